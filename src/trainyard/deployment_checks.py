@@ -34,16 +34,15 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.aws_session import assume_workflow_role, workflow_role
+from trainyard.gateways.bounded_calls import within
 from trainyard.gateways.git import git_facts
-from trainyard.gateways.github_api import GitHub, server_of
-from trainyard.gateways.github_cli import token_of_login
+from trainyard.gateways.github_api import GitHub, server_of, token_of_login
 from trainyard.gateways.images.ecr import EcrRepository, find_digest
 from trainyard.gateways.local_machine import free_bytes
 from trainyard.gateways.model_signing import signer_from
 from trainyard.gateways.nvidia import query_gpus
 from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
-from trainyard.gateways.time_limit import within
 from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import Setup, WantedSetup

@@ -16,12 +16,7 @@ from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import store_contents, sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.checkpoint_manifest import (
-    CheckpointManifest,
-    describe_files,
-    read_manifest,
-    write_manifest,
-)
+from trainyard.run.checkpoint_manifest import describe_files, read_manifest, write_manifest
 from trainyard.run.directory import RunDirectory
 
 
@@ -134,32 +129,3 @@ def test_a_store_under_a_prefix_verifies_after_it_was_copied_to_another(
     for found in list(bucket.store.list_objects("phase2/")):
         bucket.put(found.key.replace("phase2/", "archive/2026/"), bucket.get(found.key))
     assert verify_run(open_store(f"s3://{bucket.name}/archive/2026"), 1, depth=Depth.LISTING).ok
-
-
-def test_a_tree_of_many_small_files_with_every_kind_of_name_comes_back_as_it_was(
-    bucket: Bucket, make_run: Any, tmp_path: Path
-) -> None:
-    run = make_run(steps=(100,), size=10)
-    folder = run.checkpoint(100)
-    names = [
-        "leer",
-        "naïve ünïcode/Zoë.bin",
-        "a b+c%20&=?#;,:@$'()!*~.bin",
-        "日本/語",
-        "-rf",
-        "n\u0301",
-        "x" * 200,
-    ]
-    for name in (*names, *(f"shards/{number:04d}" for number in range(120))):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"" if name in ("leer", "-rf") else name.encode())
-    (folder / "manifest.json").unlink()
-    write_manifest(folder, CheckpointManifest(100, "any", 1.0, describe_files(folder)))
-    assert sync_run(bucket.store, run, 1).problems == ()
-    assert sync_run(bucket.store, run, 1).sent == 0
-    assert verify_run(bucket.store, 1, depth=Depth.FULL, run_directory=run).ok
-    restore(bucket.store, Selection(1), tmp_path / "back")
-    found = {path.relative_to(run.path) for path in run.path.rglob("*") if path.is_file()}
-    for path in found:
-        assert (tmp_path / "back" / path).read_bytes() == (run.path / path).read_bytes()
-    assert len(found) > 120

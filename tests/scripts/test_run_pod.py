@@ -16,7 +16,7 @@ import pytest
 from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
 from trainyard.errors import ServiceError
-from trainyard.gateways.process import run_passing_signals
+from trainyard.gateways.process import SignalForwarder
 from trainyard.jobs.recipes.pod_program import save_seconds
 from trainyard.pipeline import Step, StepRunner, follow_beside
 from trainyard.proof import PARTS
@@ -234,8 +234,9 @@ def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) ->
     )
     parent = (
         "import sys\n"
-        "from trainyard.gateways.process import run_passing_signals\n"
-        f"sys.exit(run_passing_signals([sys.executable, '-c', {child!r}]))\n"
+        "from trainyard.gateways.process import SignalForwarder\n"
+        "with SignalForwarder() as signals:\n"
+        f"    sys.exit(signals.run_process([sys.executable, '-c', {child!r}]))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", parent])
     deadline = time.monotonic() + 30
@@ -247,7 +248,8 @@ def test_signals_reach_what_runs_and_its_exit_code_comes_back(tmp_path: Path) ->
 
 
 def test_a_child_that_is_killed_is_told_by_its_signal() -> None:
-    assert run_passing_signals([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
+    with SignalForwarder() as signals:
+        assert signals.run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
 
 
 def test_ray_is_asked_for_only_when_something_is_started(program: Program) -> None:

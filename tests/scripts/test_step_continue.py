@@ -13,7 +13,7 @@ from tests.cases import each_case
 
 from trainyard.commands import step_continue
 from trainyard.errors import ServiceError, ServiceTroubleError
-from trainyard.gateways import github_api
+from trainyard.gateways import bounded_calls
 from trainyard.github import continuation
 from trainyard.run.segment import Segment
 
@@ -102,7 +102,7 @@ def actions(serve_github: Callable[..., str], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "o/r/.github/workflows/training.yml@refs/heads/main")
-    monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(continuation, "PAUSES", (0.0, 0.0))
     return there
 

@@ -30,7 +30,7 @@ def test_a_store_is_listed(called: Call, store: str, tmp_path: Path) -> None:
     assert row.endswith("complete (names and sizes)")
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.parent.name != "ids"]
     size = sum(path.stat().st_size for path in files)
-    assert total == f"1 run, {size / 1000:.0f} kB"
+    assert total == f"1 run, {size / 1000:.1f} kB"
     value = json.loads(called("store ls", "--store", store, "--json").stdout)
     [run] = value["runs"]
     assert (run["depth"], run["ok"]) == ("names and sizes", True)

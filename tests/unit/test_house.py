@@ -113,7 +113,10 @@ HEAVY = {
     "huggingface_hub",
 }
 OWN_SESSIONS = {"aws_session"}
-SHARED_GATEWAYS = ("process", "process_tree", "nvidia", "aws_session", "aws_refusals", "time_limit")
+SHARED_GATEWAYS = (
+    *("process", "process_tree", "nvidia", "aws_session", "aws_refusals", "bounded_calls"),
+    "http_requests",
+)
 MUTATORS = {
     "append",
     "extend",
@@ -429,7 +432,7 @@ def test_functions_take_few_positional_parameters(path: Path) -> None:
 
 @over([*MODULES, *SCRIPTS])
 def test_only_the_top_level_handler_catches_everything(path: Path) -> None:
-    hands_on = {"src/trainyard/gateways/time_limit.py"}  # the exception of a thread to the one that waits
+    hands_on = {"src/trainyard/gateways/bounded_calls.py"}  # the exception of a thread to the one that waits
     if path.parent == LIBRARY / "command" or name_of(path) in IN_SOMEBODYS_PROGRAM | hands_on:
         return
     for handler in (n for n in nodes(path) if isinstance(n, ast.ExceptHandler)):

@@ -17,7 +17,7 @@ from trainyard.artifacts.promotion import Promotion, list_promotions
 from trainyard.artifacts.record.chain import listed_objects, newest_manifest
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.artifacts.record.run_notes import notes_in_store
-from trainyard.artifacts.record.sync_report import Verdict, size_text
+from trainyard.artifacts.record.sync_report import Verdict
 from trainyard.artifacts.store.layout import (
     belongs_to_checkpoint,
     checkpoint_step_of,
@@ -27,6 +27,8 @@ from trainyard.artifacts.store.layout import (
     manifest_prefix,
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject, snapshot
+from trainyard.artifacts.verify.comparison import listing_problem
+from trainyard.run.sizes import format_size
 
 _RUNS_AT_ONCE = 8
 # Runs whose proof is judged: it takes 30 ms of processor time or more for each.
@@ -161,14 +163,8 @@ def _unlisted(number: int, keys: Collection[str]) -> list[str]:
 
 
 def _missing(manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
-    found = []
-    for entry in manifest.objects:
-        there = listed.get(entry.key)
-        if there is None:
-            found.append(f"{entry.key}: missing in the store")
-        elif there.size != entry.size:
-            found.append(f"{entry.key}: {there.size:,} bytes in the store, the manifest says {entry.size:,}")
-    return found
+    problems = ((entry.key, listing_problem(entry, listed.get(entry.key))) for entry in manifest.objects)
+    return [f"{key}: {problem}" for key, problem in problems if problem]
 
 
 def _archive_problems(store: Store, manifest: RunManifest, listed: Mapping[str, StoredObject]) -> list[str]:
@@ -232,7 +228,7 @@ def inventory_table(runs: Sequence[ListedRun]) -> str:
     rows: list[tuple[str, ...]] = [head, *(_row(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {size_text(sum(run.bytes for run in runs))}"
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {format_size(sum(run.bytes for run in runs))}"
     return "\n".join(line.rstrip() for line in (*lines, total))
 
 
@@ -247,7 +243,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     good = "not read" if run.depth == NAMES_ONLY else f"complete ({run.depth})"
     verdict = good if run.ok else f"{len(run.problems)} wrong: {run.problems[0]}"
     text = f"{len(steps)}: {', '.join(shown)}" if steps else "none"
-    size, age = size_text(run.bytes), format_age(run.age_seconds)
+    size, age = format_size(run.bytes), format_age(run.age_seconds)
     return str(run.run_number), run.run_id, run.proof, run.status, text, size, age, verdict
 
 

@@ -132,7 +132,7 @@ def _put_and_read(store: Store) -> None:
     store.put_new(READINESS, _LINE, metadata={})
     if store.read_object(READINESS) != _LINE:
         raise _wrong_bytes(store, READINESS)
-    if store.put_new(READINESS, _LINE, metadata={}):
+    if store.accepts_again(READINESS, _LINE):
         raise UnsupportedOperationError(not_conditional(store))
 
 

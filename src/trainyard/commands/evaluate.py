@@ -37,7 +37,7 @@ from trainyard.config.secret_filter import SecretFilter, restore_secrets
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import Level, annotate
 from trainyard.gateways.model_signing import KeyVerifier
-from trainyard.gateways.process import environment_without, run_passing_signals, withheld_names
+from trainyard.gateways.process import SignalForwarder, environment_without, withheld_names
 from trainyard.programs.checkpoints.taken_checkpoint import restorable_path
 from trainyard.programs.inputs import read_data
 from trainyard.proof.gates import missed_thresholds, thresholds_of
@@ -243,7 +243,8 @@ def run_command(command: Sequence[str], shown: str, environment: Mapping[str, st
     """
     with tempfile.TemporaryFile() as printed:
         try:
-            code = run_passing_signals(command, stdout=printed, environment=environment)
+            with SignalForwarder() as signals:
+                code = signals.run_process(command, stdout=printed, environment=environment)
         except OSError as error:
             raise ConfigError(
                 f"evaluation.command: {command[0]} cannot be started ({error.strerror}). Activate its "

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import add_option, add_run, script_parser
-from trainyard.report.facts.quantities import format_count, format_scaled, format_size
+from trainyard.report.facts.quantities import format_count, format_scaled
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
+from trainyard.run.sizes import format_size
 
 if TYPE_CHECKING:
     from trainyard.training.export import Export

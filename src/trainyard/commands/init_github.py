@@ -23,8 +23,7 @@ from trainyard.command import output
 from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import origin_address
-from trainyard.gateways.github_api import GitHub, server_of
-from trainyard.gateways.github_cli import token_of_login
+from trainyard.gateways.github_api import GitHub, server_of, token_of_login
 from trainyard.github import variables
 from trainyard.github.repository import get_repository, parse_repository, repository_of_remote
 from trainyard.github.setup import Setup, WantedSetup

@@ -23,8 +23,9 @@ from trainyard.command import output, terminal
 from trainyard.command.parser import script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways.github import refusal_in_summary
-from trainyard.report.facts.quantities import format_count, format_data_files, format_size
+from trainyard.report.facts.quantities import format_count, format_data_files
 from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.sizes import format_size
 from trainyard.training.weights.pretrained import load_with_weights
 
 if TYPE_CHECKING:

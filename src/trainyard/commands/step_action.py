@@ -32,7 +32,6 @@ from typing import Any
 
 from trainyard.artifacts.gathering import gather_records
 from trainyard.artifacts.record.run_numbers import parse_run_number
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.run_directories import plan_removal, remove_directories
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
@@ -59,11 +58,12 @@ from trainyard.github.variables import read_json
 from trainyard.pipeline import Pipeline, Step, StepRunner, finish, is_over, run_pipeline
 from trainyard.proven_run_search import find_proven_run
 from trainyard.report.facts.proof_record import read_proof
-from trainyard.report.facts.quantities import format_count, format_size
+from trainyard.report.facts.quantities import format_count
 from trainyard.report.facts.run_facts import read_record
 from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
+from trainyard.run.sizes import format_size
 from trainyard.training_elsewhere import training_elsewhere
 
 INPUTS = ("COMMAND", "CONFIG", "CHANGES", "STORE", "RUN_NUMBER", "RUN_DIR", "RESUME", "DEADLINE")
@@ -317,7 +317,7 @@ def prune(run_dir: Path, *, store: str, keep: str) -> int:
     output.print_text("\n".join(f"{each.path.name}: {words[each.keep]}: {each.reason}" for each in plan))
     output.print_remarks(problems)
     removals = [each for each in plan if not each.keep]
-    size = size_text(sum(each.size for each in removals))
+    size = format_size(sum(each.size for each in removals))
     text = f"{len(removals) - len(problems)} of {len(plan)}, {size}, removed"
     output.announce("old runs", text, "failed" if problems else "ok")
     return ExitCode.NO if problems else ExitCode.DONE

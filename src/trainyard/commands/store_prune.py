@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard.artifacts.record.run_numbers import runs_in_question
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning import prune
 from trainyard.artifacts.retention.pruning_plan import RetentionRules, plan_pruning
 from trainyard.artifacts.store.store_address import open_store
@@ -31,6 +30,7 @@ from trainyard.command.parser import add_flag, add_option, script_parser
 from trainyard.errors import ExitCode
 from trainyard.gateways.model_signing import signer_from
 from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.run.sizes import format_size
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.print_json({"store": store.url, "runs": [plan.to_json() for plan in plans]})
     else:
         output.print_text("\n".join(line for plan in plans for line in plan.lines()))
-    count, size = sum(len(plan.removals) for plan in plans), size_text(sum(plan.bytes for plan in plans))
+    count, size = sum(len(plan.removals) for plan in plans), format_size(sum(plan.bytes for plan in plans))
     problems = [f"run {plan.run_number}: {plan.problem}" for plan in plans if plan.problem]
     if args.apply:
         display.begin("removing", sum(len(plan.removals) for plan in plans), "checkpoints")

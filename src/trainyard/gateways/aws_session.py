@@ -11,16 +11,12 @@ AWS's own setting, else us-east-1. TRAINYARD_AWS_ACCESS narrows the role for one
 import base64
 import json
 import os
-import random
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.client import HTTPException
+from functools import partial
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from trainyard.errors import (
     ConfigError,
@@ -29,6 +25,8 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import call_again
+from trainyard.gateways.http_requests import RETRIED_STATUSES, is_http, send_request
 
 ROLE, REGION, ACCESS = "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_REGION", "TRAINYARD_AWS_ACCESS"
 TOKEN_URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
@@ -112,7 +110,7 @@ def workflow_role(environment: Mapping[str, str] = os.environ) -> WorkflowRole |
             f"{ROLE}, so that AWS's own settings apply."
         )
     url = environment[TOKEN_URL]
-    if not re.match(r"https?://[^/?]", url):
+    if not is_http(url):
         raise ConfigError(f"{TOKEN_URL} is not an http or https address")
     run = re.sub(r"[^\w+=,.@-]", "-", environment.get("GITHUB_RUN_ID") or "local", flags=re.ASCII)
     document = {"Version": "2012-10-17", "Statement": _STATEMENTS[access]}
@@ -178,7 +176,9 @@ class RoleProvider:
 
     def __init__(self, role: WorkflowRole, core: Any) -> None:
         """`core` is the session of botocore whose credentials these will be."""
-        self._role, self._core, self._token = role, core, ""
+        self._assume = partial(
+            call_again, partial(_assume, role, core), attempts=ATTEMPTS, seconds=ATTEMPTS_SECONDS
+        )
 
     def load(self) -> Any:
         """Return credentials that botocore refreshes. Raises ServiceError when the role cannot be assumed."""
@@ -188,84 +188,72 @@ class RoleProvider:
             self._assume(), self._assume, self.METHOD, mandatory_timeout=_LATE_SECONDS
         )
 
-    def _assume(self) -> Any:
-        """Return new credentials as botocore's metadata, after bounded attempts."""
-        started = time.monotonic()
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._assume_once()
-            except ServiceTroubleError:
-                pause = random.uniform(0.5, 1) * 2 ** (attempt - 1)  # noqa: S311 - no secret
-                if attempt == ATTEMPTS or time.monotonic() + pause - started > ATTEMPTS_SECONDS:
-                    raise
-                time.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
 
-    def _assume_once(self) -> Any:
-        from botocore.credentials import AssumeRoleWithWebIdentityCredentialFetcher
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
+def _assume(role: WorkflowRole, core: Any) -> dict[str, str]:
+    """Return new credentials as botocore's metadata. Raises ServiceTroubleError for another attempt."""
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
-        role = self._role
-        arguments = {"RoleSessionName": role.session_name} | ({"Policy": role.policy} if role.policy else {})
-        self._token = request_token(role)
-        try:
-            found = AssumeRoleWithWebIdentityCredentialFetcher(
-                self._sts, lambda: self._token, role.arn, extra_args=arguments
-            ).fetch_credentials()
-            expires = datetime.fromisoformat(found["expiry_time"])
-        except ClientError as error:
-            raise _refusal(error, role.arn, self._token) from None
-        except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
-            raise ServiceTroubleError(
-                f"The role {role.arn} could not be assumed: AWS STS gave no usable answer "
-                f"({type(error).__name__}: {error})."
-            ) from None
-        if expires <= datetime.now(UTC):
-            raise ServiceError(
-                f"The credentials of {role.arn} have expired already: set this machine's clock."
-            )
-        return found
-
-    def _sts(self, service: str, config: Any) -> Any:
-        """Return a client of STS that needs no credentials."""
-        from botocore.config import Config
-
-        limits = Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
-        )
-        # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
-        keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
-        return self._core.create_client(service, config=config.merge(limits), **keys)
+    token = request_token(role)
+    limits = Config(
+        signature_version=UNSIGNED,
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=ANSWER_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
+    )
+    # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
+    sts = core.create_client("sts", config=limits, aws_access_key_id="", aws_secret_access_key="")
+    policy = {"Policy": role.policy} if role.policy else {}
+    try:
+        found = sts.assume_role_with_web_identity(
+            RoleArn=role.arn, RoleSessionName=role.session_name, WebIdentityToken=token, **policy
+        )["Credentials"]
+        expires, names = found["Expiration"], ("AccessKeyId", "SecretAccessKey", "SessionToken")
+        access_key, secret_key, session_token = (found[name] for name in names)
+    except ClientError as error:
+        raise _refusal(error, role.arn, token) from None
+    except (BotoCoreError, ResponseParserError, KeyError, TypeError, ValueError) as error:
+        raise ServiceTroubleError(
+            f"The role {role.arn} could not be assumed: AWS STS gave no usable answer "
+            f"({type(error).__name__}: {error})."
+        ) from None
+    if expires <= datetime.now(UTC):
+        raise ServiceError(f"The credentials of {role.arn} have expired already: set this machine's clock.")
+    return {
+        "access_key": access_key,
+        "secret_key": secret_key,
+        "token": session_token,
+        "expiry_time": expires.isoformat(),
+    }
 
 
 def request_token(role: WorkflowRole) -> str:
     """Return a new OIDC token of this job. Raises ServiceError if GitHub refuses, or cannot be reached."""
-    host = role.token_url.split("/")[2]
-    cause = f"GitHub gave no OIDC token for the role {role.arn}: {host}"
-    request = Request(role.token_url, headers={"Accept": "application/json"})  # noqa: S310 - checked before
-    request.add_unredirected_header("Authorization", f"Bearer {role.token}")
+    cause, host = f"GitHub gave no OIDC token for the role {role.arn}", role.token_url.split("/")[2]
     try:
-        with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
-            return str(json.loads(answer.read(1 << 20))["value"])
-    except HTTPError as error:
-        error.close()
-        if error.code != 429 and error.code < 500:
-            raise CredentialsRefusedError(
-                f"{cause} answered {error.code} to this job's {TOKEN}. That secret is valid only while its "
-                "job runs: check that the job has not ended and has `permissions: id-token: write`. Run "
-                "it again."
-            ) from None
-        raise ServiceTroubleError(f"{cause} answered {error.code}, after several attempts.") from None
-    except (OSError, HTTPException) as error:
+        answer = send_request(
+            "GET",
+            role.token_url,
+            seconds=ANSWER_SECONDS,
+            headers={"Accept": "application/json"},
+            authorization=f"Bearer {role.token}",
+        )
+        if answer.status == 200:
+            return str(json.loads(answer.content)["value"])
+    except ServiceTroubleError as error:
         raise ServiceTroubleError(
-            f"{cause} could not be reached ({getattr(error, 'reason', None) or error}). Let the runner reach "
-            "*.actions.githubusercontent.com."
+            f"{cause}: {error}. Let the runner reach *.actions.githubusercontent.com."
         ) from None
     except (ValueError, KeyError, TypeError):
-        raise ServiceTroubleError(f"{cause} answered without one.") from None
+        raise ServiceTroubleError(f"{cause}: {host} answered without one.") from None
+    if answer.status in RETRIED_STATUSES:
+        raise ServiceTroubleError(f"{cause}: {host} answered {answer.status}, after several attempts.")
+    raise CredentialsRefusedError(
+        f"{cause}: {host} answered {answer.status} to this job's {TOKEN}. That secret is valid only while "
+        "its job runs: check that the job has not ended and has `permissions: id-token: write`. Run it again."
+    )
 
 
 def _refusal(error: Any, arn: str, token: str) -> ServiceError:

@@ -55,13 +55,13 @@ class CloudFormationStack:
         found = self._wait("Status", lambda: self._call("describe_change_set", **named))
         if found["Status"] == "CREATE_COMPLETE":
             return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
-        # The reason only mentions the findings of the early validation, such as a name that is taken.
-        reason, events = str(found.get("StatusReason", "")), ()
-        if is_needed := not any(text in reason for text in _NOTHING_TO_CHANGE):
-            events = self._call("describe_events", **named, Filters={"FailedEvents": True})["OperationEvents"]
+        reason, findings = str(found.get("StatusReason", "")), ""
+        if is_refused := not any(text in reason for text in _NOTHING_TO_CHANGE):
+            # The reason only mentions the findings of the early validation, such as a name that is taken.
+            events = self._call("describe_events", **named, Filters={"FailedEvents": True})
+            findings = _reasons(events["OperationEvents"], "ValidationStatusReason")
         self.discard(made["Id"], new=new)
-        if is_needed:
-            findings = _reasons(events, "ValidationStatusReason")
+        if is_refused:
             raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
         return "", []
 
@@ -82,11 +82,11 @@ class CloudFormationStack:
         stack = self._wait("StackStatus", lambda: self._call("describe_stacks", **named)["Stacks"][0])
         if (status := stack["StackStatus"]) not in _GOOD:
             events = self._call("describe_stack_events", **named)["StackEvents"]  # the newest first
-            own = [each for each in reversed(events) if each.get("ClientRequestToken") == token]
-            failed = [each for each in own if each["ResourceStatus"].endswith("_FAILED")]
+            own = (each for each in reversed(events) if each.get("ClientRequestToken") == token)
+            failed = (each for each in own if each["ResourceStatus"].endswith("_FAILED"))
             text = f"Stack {self.name} was not changed as planned: it is {status}."
-            reasons = _reasons(failed, "ResourceStatusReason")
-            raise ServiceError(f"{text}{reasons}\nRemove the cause and run this again.")
+            text += _reasons(failed, "ResourceStatusReason")
+            raise ServiceError(f"{text}\nRemove the cause and run this again.")
 
     def _wait(self, key: str, describe: Callable[[], Json]) -> Json:
         """Return what `describe` answers once its status has settled."""

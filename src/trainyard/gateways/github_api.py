@@ -1,4 +1,4 @@
-"""The calls of GitHub's REST API that workflows need, with the standard library only.
+"""The calls of GitHub's REST API that workflows need.
 
 Every call has a time limit. Reads and deletions are retried, other changes are not. The token is sent
 only to GitHub and never to the target of a redirect, and appears in no error. The callers decide what to
@@ -8,22 +8,26 @@ request. https://docs.github.com/en/rest
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+from urllib.parse import quote, urlencode
 
 from trainyard.errors import ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.bounded_calls import call_again
+from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_http, send_request
+from trainyard.gateways.process import run_program
 
 CALL_SECONDS = 20
-PAUSES = (1.0, 4.0)
-"""Seconds between the attempts of a call that may be retried."""
+_ATTEMPTS = 3
+_LOGIN_SECONDS = 60
+# Variables that would colour the answer of `gh`, mix logs into it, or select another repository.
+_LEFT_OUT = ("GH_FORCE_TTY", "CLICOLOR_FORCE", "GH_DEBUG", "DEBUG", "GH_REPO")
 _PAGES, _A_PAGE = 10, 100
-_MOST_BYTES = 32 * 2**20
-_RETRIED_STATUSES = (429, 500, 502, 503, 504)
+_HEADERS = {
+    "Accept": "application/vnd.github+json",
+    "X-GitHub-Api-Version": "2022-11-28",
+    "Content-Type": "application/json",
+}
 Json = dict[str, Any]
 
 
@@ -42,10 +46,9 @@ class GitHub:
     def __init__(self, repository: str, token: str, *, server: str = "https://api.github.com") -> None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository, re.ASCII):
             raise ConfigError(f"GITHUB_REPOSITORY: {repository!r} is not owner/name")
-        if urlsplit(server).scheme not in ("http", "https"):
+        if not is_http(server):
             raise ConfigError("GITHUB_API_URL is not an http or https address")
         self._base, self._token = f"{server.rstrip('/')}/repos/{repository}", token
-        self._opener: OpenerDirector = build_opener(HTTPRedirectHandler)
 
     def get(self, path: str, *, or_none: bool = False, **query: str | int) -> Any:
         """Return the answer to a read; with `or_none`, None for "not found".
@@ -109,36 +112,27 @@ class GitHub:
             raise ServiceError(f"GitHub's answer to {method} {path} is not JSON") from None
 
     def _call(self, method: str, path: str, *, body: Json | None = None, again: bool = False) -> bytes:
-        for pause in (*PAUSES, None) if again else (None,):
-            try:
-                return self._once(method, path, body)
-            except HTTPError as error:
-                refusal = ApiRefusedError(method, path, error.code, _message_of(error))
-                if error.headers.get("X-RateLimit-Remaining") == "0":
-                    raise ServiceTroubleError(f"GitHub's rate limit is reached: {refusal}") from None
-                if error.code not in _RETRIED_STATUSES:
-                    raise refusal from None
-                if pause is None:
-                    raise ServiceTroubleError(str(refusal)) from None
-            except (URLError, OSError, HTTPException) as error:
-                if pause is None:
-                    cause = getattr(error, "reason", None) or error
-                    text = f"GitHub could not be reached ({method} {path}): {cause}"
-                    raise ServiceTroubleError(text) from None
-            time.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
+        answer = call_again(lambda: self._once(method, path, body), attempts=_ATTEMPTS if again else 1)
+        if answer.status < 400:
+            return answer.content
+        refusal = ApiRefusedError(method, path, answer.status, _message_of(answer.content))
+        if _is_limited(answer):
+            raise ServiceTroubleError(f"GitHub's rate limit is reached: {refusal}")
+        raise refusal
 
-    def _once(self, method: str, path: str, body: Json | None) -> bytes:
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self._base + path, data=data, method=method)  # noqa: S310 - checked in __init__
-        request.add_header("Accept", "application/vnd.github+json")
-        request.add_header("X-GitHub-Api-Version", "2022-11-28")
-        request.add_header("Content-Type", "application/json")
-        if self._token:  # a public repository can be read without one
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        with self._opener.open(request, timeout=CALL_SECONDS) as answer:
-            content: bytes = answer.read(_MOST_BYTES)
-            return content
+    def _once(self, method: str, path: str, body: Json | None) -> HttpAnswer:
+        answer = send_request(
+            method,
+            self._base + path,
+            seconds=CALL_SECONDS,
+            headers=_HEADERS,
+            authorization=f"Bearer {self._token}" if self._token else "",  # a public repository needs none
+            body=None if body is None else json.dumps(body).encode(),
+        )
+        if answer.status in RETRIED_STATUSES and not _is_limited(answer):
+            refusal = ApiRefusedError(method, path, answer.status, _message_of(answer.content))
+            raise ServiceTroubleError(str(refusal))
+        return answer
 
 
 def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = "GITHUB_TOKEN") -> GitHub:
@@ -155,6 +149,21 @@ def github_from(environment: Mapping[str, str] = os.environ, *, variable: str = 
     return GitHub(environment["GITHUB_REPOSITORY"], environment[variable].strip(), server=server)
 
 
+def token_of_login(host: str) -> str:
+    """Return the token of a person's login at a host. Raises ConfigError without `gh`, or without a login."""
+    kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    line = ["gh", "auth", "token", "--hostname", host]
+    given = kept | {"NO_COLOR": "1", "GH_NO_UPDATE_NOTIFIER": "1"}
+    done = run_program(line, seconds=_LOGIN_SECONDS, stdin="", environment=given)
+    if done.exit_code is None:
+        raise ConfigError(
+            f"gh cannot be started ({done.stderr}): see https://cli.github.com, then gh auth login"
+        )
+    if not done.ok:
+        raise ConfigError(f"gh is not logged in to {host}: gh auth login --hostname {host}")
+    return done.stdout.strip()
+
+
 def server_of(host: str) -> str:
     """Return the address of the API of GitHub, a tenant with data residency, or an Enterprise Server."""
     if host == "github.com" or host.endswith(".ghe.com"):
@@ -162,10 +171,14 @@ def server_of(host: str) -> str:
     return f"https://{host}/api/v3"
 
 
-def _message_of(error: HTTPError) -> str:
+def _is_limited(answer: HttpAnswer) -> bool:
+    return answer.headers.get("X-RateLimit-Remaining") == "0"
+
+
+def _message_of(content: bytes) -> str:
     """Return GitHub's own text, which states why a call was refused."""
     try:
-        content = json.loads(error.read(10_000))
-    except (ValueError, OSError, HTTPException):
+        found = json.loads(content[:10_000])
+    except ValueError:
         return ""
-    return " ".join(str(content.get("message", "")).split())[:300] if isinstance(content, dict) else ""
+    return " ".join(str(found.get("message", "")).split())[:300] if isinstance(found, dict) else ""

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -61,7 +61,10 @@ def gpu_lock(path: Path, *, owner: str, longest: float = LONGEST_SECONDS) -> Ite
 
 def _wait_for_lock(file: TextIO, path: Path, end: float) -> None:
     next_log = 0.0
-    while not _try_lock(file):
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         file.seek(0)
         holder = file.read().strip() or "another training"
         if time.monotonic() >= end:
@@ -73,11 +76,3 @@ def _wait_for_lock(file: TextIO, path: Path, end: float) -> None:
             _logger.info("waiting for the GPU of this machine: %s holds %s", holder, path)
             next_log = time.monotonic() + _LOG_SECONDS
         time.sleep(min(_POLL_SECONDS, max(0.01, end - time.monotonic())))
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -120,28 +120,18 @@ def main_memory(root: Path = Path("/")) -> MainMemory:
     total = machine.get("MemTotal", everything)
     available = machine.get("MemAvailable", machine.get("MemFree", total) + machine.get("Cached", 0))
     swap = machine.get("SwapFree", 0)
-    for group in _groups_with_limits(root):
-        total = min(total, group.limit)
-        available = min(available, group.room)
-        if group.swap_room is not None:
-            swap = min(swap, group.swap_room)
+    for limit, room, swap_room in _limits_of_groups(root):
+        total, available = min(total, limit), min(available, room)
+        swap = swap if swap_room is None else min(swap, swap_room)
     return MainMemory(total, max(0, min(available, total)), max(0, swap))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A control group that limits the memory of this process, in bytes."""
+def _limits_of_groups(root: Path) -> Iterator[tuple[int, int, int | None]]:
+    """Yield limit, room and room in the swap, in bytes, of each control group of this process with a limit.
 
-    limit: int
-    room: int
-    swap_room: int | None
-
-
-def _groups_with_limits(root: Path) -> Iterator[_Group]:
-    """Every group from this process's own up to the root, because any of them can have the tightest limit.
-
-    Inside a container, the path in /proc may be the host's while the mounted root is the container's group.
-    Control groups of version 1 are not read.
+    They are its own and all up to the root, because any of them can have the tightest limit. Inside a
+    container, the path in /proc may be the host's while the mounted root is the container's group. Control
+    groups of version 1 are not read.
     """
     own = re.search(r"^0::(.*)$", _text_of(root / "proc/self/cgroup"), re.MULTILINE)
     inside = PurePosixPath(own[1].strip("/") if own else "")
@@ -155,7 +145,7 @@ def _groups_with_limits(root: Path) -> Iterator[_Group]:
         room = int(limit) - max(0, _number(group / "memory.current") - caches)
         swap = _text_of(group / "memory.swap.max")
         swap_room = int(swap) - _number(group / "memory.swap.current") if swap.isdecimal() else None
-        yield _Group(int(limit), room, swap_room)
+        yield int(limit), room, swap_room
 
 
 def _text_of(path: Path) -> str:

@@ -84,17 +84,12 @@ def query_gpus() -> NvidiaAnswer:
 def gpus_in(answer: str, code: object) -> tuple[tuple[GpuReading, ...], str]:
     """Return the GPUs in the answer of `nvidia-smi -q -x`, which ended with `code`, or why it is unusable."""
     try:
-        return read_gpus(answer[answer.index("<?xml") :]), ""
+        root = ElementTree.fromstring(answer[answer.index("<?xml") :])  # noqa: S314 - expat bounds entities
+        driver = root.findtext("driver_version", "")
+        return tuple(_gpu_in(gpu, index, driver) for index, gpu in enumerate(root.iter("gpu"))), ""
     except (ValueError, ElementTree.ParseError):
         first = next((line.strip() for line in answer.splitlines() if line.strip()), "nothing")
         return (), f"nvidia-smi failed (exit code {code}): {first[:200]}"
-
-
-def read_gpus(xml: str) -> tuple[GpuReading, ...]:
-    """Return the GPUs in the answer of `nvidia-smi -q -x`. Raises ElementTree.ParseError."""
-    root = ElementTree.fromstring(xml)  # noqa: S314 - expat bounds what entities may expand to
-    driver = root.findtext("driver_version", "")
-    return tuple(_gpu_in(gpu, index, driver) for index, gpu in enumerate(root.iter("gpu")))
 
 
 def _gpu_in(gpu: ElementTree.Element, index: int, driver: str) -> GpuReading:

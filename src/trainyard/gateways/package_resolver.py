@@ -49,14 +49,10 @@ def compile_requirements(
         for file, lines in texts.items():
             (folder / file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         command = [str(uv), "pip", "compile", "requirements.in", "--constraints", "constraints.txt"]
-        command += [
-            "--python",
-            sys.executable,
-        ]  # else uv starts every Python of the path to ask for its version
-        command += ["--overrides", "overrides.txt", "--output-file", "chosen.txt", *_FLAGS, *flags]
-        done = run_program(
-            [*command, *(where if index else ())], seconds=_SECONDS, cwd=folder, environment=environment
-        )
+        # Without --python, uv starts every Python of the path to ask for its version.
+        command += ["--python", sys.executable, "--overrides", "overrides.txt"]
+        command += ["--output-file", "chosen.txt", *_FLAGS, *flags, *(where if index else ())]
+        done = run_program(command, seconds=_SECONDS, cwd=folder, environment=environment)
         return done, (folder / "chosen.txt").read_text(encoding="utf-8")
 
 

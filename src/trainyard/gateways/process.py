@@ -151,21 +151,6 @@ def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def run_passing_signals(
-    command: Sequence[str],
-    *,
-    stdout: IO[Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> int:
-    """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N.
-
-    It inherits everything but a given `stdout` or `environment`, and has no time limit. A signal that arrives
-    before it runs is passed on too.
-    """
-    with SignalForwarder() as signals:
-        return signals.run_process(command, stdout=stdout, environment=environment)
-
-
 def wait_awake(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of a process. A wait without a time limit may miss one of two signals at once.
 
@@ -234,7 +219,10 @@ class SignalForwarder(SignalHandler):
         stdout: IO[Any] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N."""
+        """Run `command`, pass signals on to it, and return its exit code; 128 + N for signal N.
+
+        It inherits everything but a given `stdout` or `environment`, and has no time limit.
+        """
         process = subprocess.Popen(list(command), stdout=stdout, env=environment)
         self.pass_to(process)
         code = wait_awake(process)

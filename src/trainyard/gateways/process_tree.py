@@ -44,8 +44,7 @@ class Process:
     @property
     def words(self) -> str:
         """The beginning of its command line; options behind it may hold secrets."""
-        words = _read(self.pid, "cmdline").decode(errors="replace").split("\0")[:2]
-        return " ".join(words).strip()[:80]
+        return " ".join(self.arguments[:2]).strip()[:80]
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -6,15 +6,16 @@ The callers decide what to request. Nothing is written.
 import json
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, ServiceTroubleError
 from trainyard.gateways.aws_session import botocore_session
+from trainyard.gateways.bounded_calls import call_again
+from trainyard.gateways.http_requests import RETRIED_STATUSES, is_http, send_request
 
 _SERVICE = "aps"
 _ATTEMPTS = 3
 _SECONDS = 20.0
-_RETRIED_STATUSES = (429, 500, 502, 503, 504)
 
 
 class Prometheus:
@@ -25,7 +26,7 @@ class Prometheus:
 
         Raises ConfigError without a region, or if the address cannot be one.
         """
-        if urlsplit(url).scheme not in ("https", "http") or not urlsplit(url).hostname:
+        if not is_http(url):
             raise ConfigError(
                 f"{url!r} is not an address of a Prometheus workspace such as https://aps-workspaces.…"
             )
@@ -43,30 +44,22 @@ class Prometheus:
         """
         address = f"{self._url}/api/v1/query"
         body = urlencode({"query": expression}).encode()
-        for _ in range(_ATTEMPTS):
-            status, answer = self._once(address, body)
-            if status not in _RETRIED_STATUSES:
-                break
-        if status == 200:
-            return _series(answer)
-        message = answer[:300].decode(errors="replace")
-        kind = PermissionRefusedError if status in (401, 403) else ServiceError
-        raise kind(f"Prometheus in {self._region} answered {status}: {message}")
+        return call_again(lambda: self._once(address, body), attempts=_ATTEMPTS)
 
     @cached_property
     def _session(self) -> Any:
         return botocore_session()
 
-    def _once(self, address: str, body: bytes) -> tuple[int, bytes]:
-        from botocore.exceptions import BotoCoreError
-        from botocore.httpsession import URLLib3Session
-
-        try:
-            session = URLLib3Session(timeout=(5.0, _SECONDS))
-            answer = session.send(self._sign(address, body).prepare())
-        except BotoCoreError as error:
-            raise ServiceTroubleError(f"Prometheus at {address} could not be reached: {error}") from None
-        return int(answer.status_code), bytes(answer.content)
+    def _once(self, address: str, body: bytes) -> list[dict[str, Any]]:
+        signed = dict(self._sign(address, body).headers)
+        answer = send_request("POST", address, seconds=_SECONDS, headers=signed, body=body)
+        if answer.status == 200:
+            return _series(answer.content)
+        kind = PermissionRefusedError if answer.status in (401, 403) else ServiceError
+        message = answer.content[:300].decode(errors="replace")
+        raise (ServiceTroubleError if answer.status in RETRIED_STATUSES else kind)(
+            f"Prometheus in {self._region} answered {answer.status}: {message}"
+        )
 
     def _sign(self, address: str, body: bytes) -> Any:
         from botocore.auth import SigV4Auth

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,12 @@ class NodeCommand:
     """Path -> text of files that the command needs."""
 
 
-def _ignore_wait(_what: str, _seconds: float) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 def run_on_nodes(
     command: NodeCommand,
     nodes: int,
     *,
     seconds: float,
-    describe_wait: Callable[[str, float], AbstractContextManager[None]] = _ignore_wait,
+    describe_wait: Callable[[str, float], AbstractContextManager[None]],
 ) -> int:
     """Run `command` on `nodes` nodes and return 0, or the exit code of the first one that failed.
 

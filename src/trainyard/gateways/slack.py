@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
 
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.http_retry import (
@@ -24,7 +23,8 @@ from slack_sdk.web import WebClient
 from slack_sdk.webhook import WebhookClient
 
 from trainyard.errors import ServiceError, ServiceTroubleError, WaitTimeoutError
-from trainyard.gateways.time_limit import within
+from trainyard.gateways.bounded_calls import within
+from trainyard.gateways.http_requests import is_http
 
 if TYPE_CHECKING:
     from trainyard.report.slack.slack_thread import SlackThread
@@ -125,7 +125,7 @@ def _retry_handlers() -> list[RetryHandler]:
 
 
 def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]]) -> PostedMessage:
-    _check_address("SLACK_WEBHOOK_URL", address)
+    _require_http("SLACK_WEBHOOK_URL", address)
     client = WebhookClient(address, timeout=CALL_SECONDS, logger=_SILENT, retry_handlers=_retry_handlers())
     client.proxy = None
     answer = client.send(text=text, blocks=blocks)
@@ -136,7 +136,7 @@ def _post_to_webhook(address: str, text: str, blocks: list[dict[str, Any]]) -> P
 
 def _client(token: str, environment: Mapping[str, str]) -> WebClient:
     server = environment.get("SLACK_API_URL") or WebClient.BASE_URL
-    _check_address("SLACK_API_URL", server)
+    _require_http("SLACK_API_URL", server)
     client = WebClient(token, base_url=server, timeout=CALL_SECONDS, logger=_SILENT)
     client.proxy = None  # without it urllib handles the proxy, and honours NO_PROXY
     return client
@@ -164,9 +164,8 @@ def _refusal(error: SlackApiError) -> str:
     return f"status {getattr(error.response, 'status_code', 'unknown')}"
 
 
-def _check_address(variable: str, address: str) -> None:
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def _require_http(variable: str, address: str) -> None:
+    if not is_http(address):
         raise ServiceError(f"{variable} is not an http or https address")
 
 

@@ -1,12 +1,13 @@
 """Find the owner of a W&B key: one request, without the client, which retries for half a minute."""
 
+import base64
+import json
 import netrc
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-import urllib3
-
 from trainyard.errors import ServiceError, ServiceTroubleError
+from trainyard.gateways.http_requests import send_request
 
 SERVER = "https://api.wandb.ai"
 CALL_SECONDS = 5.0
@@ -30,19 +31,20 @@ def owner_of(key: str, environment: Mapping[str, str]) -> str:
     Raises ServiceError for a key that W&B does not know, ServiceTroubleError when W&B cannot be reached.
     """
     server = _server(environment)
-    headers = urllib3.make_headers(basic_auth=f"api:{key}")
+    answer = send_request(
+        "POST",
+        f"{server}/graphql",
+        seconds=CALL_SECONDS,
+        headers={"Content-Type": "application/json"},
+        authorization=f"Basic {base64.b64encode(f'api:{key}'.encode()).decode()}",
+        body=json.dumps({"query": _QUESTION}).encode(),
+    )
     try:
-        answer = urllib3.request(
-            "POST",
-            f"{server}/graphql",
-            json={"query": _QUESTION},
-            headers=headers,
-            timeout=CALL_SECONDS,
-            retries=False,
+        viewer = (
+            (json.loads(answer.content).get("data") or {}).get("viewer") if answer.status == 200 else None
         )
-        viewer = (answer.json().get("data") or {}).get("viewer") if answer.status == 200 else None
-    except (urllib3.exceptions.HTTPError, ValueError, AttributeError) as error:
-        raise ServiceTroubleError(f"W&B at {server} does not answer ({type(error).__name__})") from None
+    except (ValueError, AttributeError):
+        raise ServiceTroubleError(f"W&B at {server} answered with something else than JSON") from None
     if answer.status >= 500:
         raise ServiceTroubleError(f"W&B at {server} answered {answer.status}")
     if not viewer:

@@ -7,8 +7,8 @@ waits (TRAINYARD_GPU_LOCK), or one that is ending. Nothing is killed.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainyard.machine.preflight import format_bytes
 from trainyard.plan.finding import Finding, Severity
+from trainyard.run.sizes import format_size
 
 VARIABLES = {
     "TRAINYARD_RUN_ID": "run",
@@ -64,7 +64,7 @@ def whose(process: GpuProcess) -> str:
 
 
 def _memory(process: GpuProcess) -> str:
-    return "unknown memory" if process.memory_bytes is None else format_bytes(process.memory_bytes)
+    return "unknown memory" if process.memory_bytes is None else format_size(process.memory_bytes)
 
 
 def _short(command: str) -> str:

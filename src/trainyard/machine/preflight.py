@@ -17,6 +17,7 @@ from typing import Any
 from trainyard.config.parameters import OPTIMIZER_BYTES, count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan.finding import Finding, Severity
+from trainyard.run.sizes import format_size
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """The first and the last minor release for which the lock is resolved."""
@@ -286,11 +287,11 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
         return
     has, needs = facts.torch_gpu_bytes[index], gpu_bytes_needed(config)
     if has >= needs:
-        yield success("gpu memory", f"{format_bytes(has)}, at least {format_bytes(needs)} needed")
+        yield success("gpu memory", f"{format_size(has)}, at least {format_size(needs)} needed")
         return
     yield failure(
         "gpu memory",
-        f"{format_bytes(has)}, but {config.model.name} needs at least {format_bytes(needs)} "
+        f"{format_size(has)}, but {config.model.name} needs at least {format_size(needs)} "
         f"({count_parameters(config.model.architecture).total / 1e6:,.0f} M parameters, "
         f"batch {config.training.batch_size})",
         "take a larger GPU, a smaller model.architecture, or lower training.batch_size and raise "
@@ -301,19 +302,19 @@ def _gpu_memory(config: Config, facts: MachineFacts) -> Iterator[Finding]:
 def _memory(config: Config, memory: Memory | None) -> Iterator[Finding]:
     if memory is None:
         return
-    has, needs = format_bytes(memory.available), format_bytes(memory.needed)
+    has, needs = format_size(memory.available), format_size(memory.needed)
     if memory.needed + memory.reserve <= memory.available:
         yield success("memory", f"{has} of main memory available, {needs} needed")
         return
     of = f"{config.model.name}, batch {config.training.batch_size:,}"
     if memory.needed * (1 - MEMORY_TOLERANCE) > memory.available + memory.swap:
-        has_in_all = f"{has} of main memory available ({format_bytes(memory.total)} in all)"
+        has_in_all = f"{has} of main memory available ({format_size(memory.total)} in all)"
         found = f"{has_in_all}, but {needs} are needed ({of})"
         yield failure("memory", found, _memory_fix(config))
         return
     found = (
         f"{has} of main memory available; {needs} are needed for tensors, and about "
-        f"{format_bytes(memory.reserve)} beside them ({of})"
+        f"{format_size(memory.reserve)} beside them ({of})"
     )
     yield Finding("memory", Severity.WARNING, found, f"if the run is killed: {_memory_fix(config)}")
 
@@ -332,16 +333,16 @@ def _disks(config: Config, facts: MachineFacts) -> Iterator[Finding]:
     if facts.store_free_bytes is not None:
         yield _disk(facts.store, facts.store_free_bytes, copy, "the stored copy")
     elif copy:
-        run, what = run + copy, f"{what}; the copy in {facts.store}: {format_bytes(copy)}"
+        run, what = run + copy, f"{what}; the copy in {facts.store}: {format_size(copy)}"
     yield _disk(facts.disk, facts.disk_free_bytes, run, what)
 
 
 def _disk(place: str, free: int, needs: int, what: str) -> Finding:
     if free >= needs:
-        return success("disk", f"{format_bytes(free)} free, {format_bytes(needs)} needed")
+        return success("disk", f"{format_size(free)} free, {format_size(needs)} needed")
     return failure(
         "disk",
-        f"{format_bytes(free)} free at {place}, but {format_bytes(needs)} are needed ({what})",
+        f"{format_size(free)} free at {place}, but {format_size(needs)} are needed ({what})",
         "free space, lower checkpointing.keep_last, raise checkpointing.keep_every, or put the run directory "
         "or the store on a larger disk",
     )
@@ -363,17 +364,10 @@ def gpu_names(facts: MachineFacts) -> str:
     return f"{len(facts.gpus)} × {facts.gpus[0].name} (driver {facts.gpus[0].driver})"
 
 
-def format_bytes(size: int) -> str:
-    """Bytes in GB (10⁹), with one decimal below 10 GB; in MB below 0.1 GB."""
-    if 0 < size < 0.1e9:
-        return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"
-    return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:,.1f} GB"
-
-
 def summarize_machine(config: Config, facts: MachineFacts) -> str:
     """One line: `Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free`."""
     torch = f"torch {facts.torch}" if facts.torch else "no torch"
-    gpus, free = _gpus_in_words(config, facts), format_bytes(facts.disk_free_bytes)
+    gpus, free = _gpus_in_words(config, facts), format_size(facts.disk_free_bytes)
     return f"Python {facts.python}, {torch}, {gpus}, {free} free"
 
 

@@ -18,8 +18,7 @@ from trainyard.artifacts.promotion import read_promotion
 from trainyard.artifacts.record.chain import newest_manifest
 from trainyard.artifacts.record.evaluations import read_evaluations
 from trainyard.artifacts.record.run_numbers import used_numbers
-from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
-from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.restore import checkpoint_at_hand, restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.inspection import Inspection, inspect_run

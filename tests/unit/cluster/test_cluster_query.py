@@ -26,6 +26,7 @@ from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard.cluster.verdict import Readiness
 from trainyard.errors import CredentialsRefusedError, ServiceError
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes import api_requests as api_module
 from trainyard.plan.finding import Finding, Severity
 
@@ -105,7 +106,7 @@ def _object_named(name: str) -> Json:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
-    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
     with serving(cluster()) as served:
         served.groups["kueue.x-k8s.io"] = ("v1beta2",)
         yield served
@@ -195,7 +196,7 @@ FEWER = ("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "chec
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
-    monkeypatch.setattr(api_module, "_PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.01)
     with serving(plain_eks().state) as served:
         yield served
 

@@ -20,7 +20,7 @@ from tests.github_identity import (
 )
 
 from trainyard.errors import ConfigError, ExitCode, ServiceError
-from trainyard.gateways import aws_session
+from trainyard.gateways import aws_session, bounded_calls
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.kubernetes.eks import eks_token
 from trainyard.gateways.prometheus import Prometheus
@@ -35,7 +35,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr("trainyard.gateways.aws_session.random.uniform", lambda *_: 0.001)
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.answering import answering
 
 from trainyard.errors import ConfigError, ServiceError
-from trainyard.gateways import github_api
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.github_api import GitHub, github_from
 
 TOKEN = "ghs_very-secret"
@@ -28,7 +28,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(github_api, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.0)
     told = Server()
 
     def answer(method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ def test_an_answer_that_is_no_json_is_named(server: Server) -> None:
 
 
 def test_an_unreachable_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(github_api, "PAUSES", (0.0,))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.0)
     with pytest.raises(ServiceError, match="could not be reached"):
         GitHub("owner/name", TOKEN, server="http://127.0.0.1:9").get("/actions/runs")
 

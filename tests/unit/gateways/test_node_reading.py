@@ -8,7 +8,7 @@ from tests.cases import each_case
 
 from trainyard.gateways import node_reading
 from trainyard.gateways.node_reading import NodeReading, read_node_answer, read_this_node
-from trainyard.gateways.nvidia import read_gpus
+from trainyard.gateways.nvidia import gpus_in
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia" / "h200-580.159.04" / "q.xml"
 GIB = 1 << 30
@@ -20,7 +20,7 @@ def xml() -> str:
 
 
 def test_a_recorded_answer_is_read(xml: str) -> None:
-    [gpu] = read_gpus(xml)
+    [gpu], _ = gpus_in(xml, 0)
     assert gpu.name == "NVIDIA H200"
     assert (gpu.utilization_percent, gpu.temperature_celsius, gpu.power_watts) == (0, 39, 80.5)
     assert (gpu.memory_used_bytes, gpu.power_limit_watts, gpu.sm_clock_mhz) == (0, 700, 345)
@@ -31,7 +31,7 @@ def test_a_recorded_answer_is_read(xml: str) -> None:
 
 @pytest.mark.parametrize("reason", ["hw_thermal_slowdown", "sw_thermal_slowdown"])
 def test_a_hot_gpu_is_throttled(xml: str, reason: str) -> None:
-    [gpu] = read_gpus(xml.replace(f"event_reason_{reason}>Not Active", f"event_reason_{reason}>Active"))
+    [gpu], _ = gpus_in(xml.replace(f"event_reason_{reason}>Not Active", f"event_reason_{reason}>Active"), 0)
     assert gpu.is_throttled is True
 
 
@@ -46,11 +46,11 @@ def test_a_hot_gpu_is_throttled(xml: str, reason: str) -> None:
 )
 def test_a_broken_gpu_says_what_is_broken(xml: str, tag: str, value: str, fault: str) -> None:
     broken = re.sub(rf"<{tag}>[^<]*<", f"<{tag}>{value}<", xml, count=1)
-    assert read_gpus(broken)[0].faults == (fault,)
+    assert gpus_in(broken, 0)[0][0].faults == (fault,)
 
 
 def test_every_figure_that_the_driver_does_not_have_is_unknown(xml: str) -> None:
-    [gpu] = read_gpus(re.sub(r">[^<>\n]+</", ">N/A</", xml))
+    [gpu], _ = gpus_in(re.sub(r">[^<>\n]+</", ">N/A</", xml), 0)
     known = {name: value for name, value in vars(gpu).items() if value not in (None, (), 0, "N/A")}
     assert known == {}
     assert (

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,8 +17,11 @@ import pytest
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways import ray_nodes
 from trainyard.gateways.ray_nodes import NodeCommand, run_on_nodes
+from trainyard.run.waiting import describe_wait
 
 pytestmark = pytest.mark.process
+
+run_nodes = partial(run_on_nodes, seconds=5, describe_wait=describe_wait)
 
 
 class RayError(Exception):
@@ -129,7 +133,7 @@ def test_each_node_gets_its_rank_the_files_and_the_address_of_the_first(
     command = shell(
         text, tmp_path, environment={"OWN": "mine"}, files={f"{tmp_path}/in/file": "brought along"}
     )
-    assert run_on_nodes(command, 3, seconds=5) == 0
+    assert run_nodes(command, 3) == 0
     told = [(tmp_path / f"told-{rank}").read_text() for rank in range(3)]
     assert told == [f"{rank}/3 x3 10.0.0.7:29500 [] mine brought along\n" for rank in range(3)]
     assert [given["scheduling_strategy"][1] for given in ray.options] == [0, 1, 2]
@@ -139,7 +143,7 @@ def test_each_node_gets_its_rank_the_files_and_the_address_of_the_first(
 def test_a_node_is_asked_for_the_gpus_that_its_command_uses(
     ray: StandIn, tmp_path: Path, gpus: int, bundle: dict[str, float]
 ) -> None:
-    assert run_on_nodes(NodeCommand(("/bin/true",), str(tmp_path), 1, gpus), 2, seconds=5) == 0
+    assert run_nodes(NodeCommand(("/bin/true",), str(tmp_path), 1, gpus), 2) == 0
     assert ray.bundles == [bundle, bundle]
     assert [given["num_gpus"] for given in ray.options] == [gpus, gpus]
 
@@ -151,7 +155,7 @@ def test_the_first_failure_ends_the_others_and_gives_the_exit_code(
 ) -> None:
     text = f'[ "$PET_NODE_RANK" = 1 ] && {how}; exec sleep 30'
     began = time.monotonic()
-    assert run_on_nodes(shell(text, tmp_path), 2, seconds=5) == code
+    assert run_nodes(shell(text, tmp_path), 2) == code
     assert time.monotonic() - began < 120
     assert f"node 1 ended with exit code {code}; the others are stopped" in caplog.text
 
@@ -163,7 +167,7 @@ def test_a_command_that_does_not_end_when_told_to_is_killed(
     monkeypatch.setattr(ray_nodes, "_END_SECONDS", 0.2)
     text = '[ "$PET_NODE_RANK" = 1 ] && sleep 0.2 && exit 7; trap "" TERM; exec sleep 30'
     began = time.monotonic()
-    assert run_on_nodes(shell(text, tmp_path), 2, seconds=5) == 7
+    assert run_nodes(shell(text, tmp_path), 2) == 7
     assert time.monotonic() - began < 120
 
 
@@ -171,7 +175,7 @@ def test_a_node_that_is_lost_is_a_failure_and_is_named(
     ray: StandIn, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ray.lost = {0}
-    assert run_on_nodes(shell('[ "$PET_NODE_RANK" = 0 ] || exec sleep 30', tmp_path), 2, seconds=5) == 1
+    assert run_nodes(shell('[ "$PET_NODE_RANK" = 0 ] || exec sleep 30', tmp_path), 2) == 1
     assert "node 0 was lost: The actor died." in caplog.text
 
 
@@ -180,7 +184,7 @@ def test_a_command_that_does_not_exist_is_named_and_ends_as_in_a_shell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = NodeCommand((str(tmp_path / "none"),), str(tmp_path), 1, 0)
-    assert run_on_nodes(command, 2, seconds=5) == 127
+    assert run_nodes(command, 2) == 127
     assert f"{tmp_path}/none: No such file or directory" in capsys.readouterr().err
 
 
@@ -188,10 +192,10 @@ def test_nodes_that_are_not_free_in_time_are_said_with_what_ray_sees(ray: StandI
     ray.free = False
     says = "2 nodes with 8 GPUs each were not free within 5 s: Ray sees 3 nodes, 5 GPUs free"
     with pytest.raises(WaitTimeoutError, match=says):
-        run_on_nodes(NodeCommand(("true",), str(tmp_path), 1, 8), 2, seconds=5)
+        run_nodes(NodeCommand(("true",), str(tmp_path), 1, 8), 2)
 
 
 def test_without_ray_its_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed for .*; install ray\[default\]"):
-        run_on_nodes(shell("true", tmp_path), 1, seconds=5)
+        run_nodes(shell("true", tmp_path), 1)

@@ -1,5 +1,6 @@
 """The client against scripted servers: what it requests, which answers it accepts, how long it waits."""
 
+import json
 import os
 import socket
 import threading
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 from tests.listener import Listener
 
+from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.errors import ConfigError, ObjectChangedError, ServiceError
+from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, UnsupportedOperationError
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.s3.bucket_requests import Bucket
-from trainyard.gateways.s3.parts import PartBody
 from trainyard.gateways.s3.store import S3Store
-from trainyard.gateways.s3.uploads import BODY_BYTES
+from trainyard.gateways.s3.uploads import BODY_BYTES, PartBody
 
 EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
 
@@ -51,8 +53,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr("trainyard.gateways.s3.store.wait_before_retry", lambda _attempt: None)
-    monkeypatch.setattr("trainyard.gateways.s3.bucket_requests.wait_before_retry", lambda _attempt: None)
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -218,6 +219,21 @@ def test_a_refusal_names_the_request_for_those_who_ask_the_owner_of_the_store(
     server.answers = [head + body]
     with pytest.raises(ServiceError, match=r"refuses PutObject: QuotaExceeded\. \(Request 4711\.\)$"):
         store.put_new("k", b"", metadata={})
+
+
+def test_a_store_without_the_checksum_of_large_files_is_known_when_a_number_is_claimed(
+    server: Server, store: S3Store
+) -> None:
+    """Otherwise the first file above 64 MiB would fail, hours after the start."""
+    missing = b"HTTP/1.1 404 -\r\nContent-Length: 0\r\n\r\n"
+    body = b"<Error><Code>InvalidArgument</Code><Message>Invalid checksum algorithm</Message></Error>"
+    refused = b"HTTP/1.1 400 -\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    record = json.dumps({"run_id": "a", "key": "k", "run_number": 1}).encode()
+    named = b'HTTP/1.1 200 OK\r\nETag: "y"\r\nContent-Length: %d\r\n\r\n%s' % (len(record), record)
+    server.answers = [missing, missing, EMPTY, named, EMPTY, refused]
+    with pytest.raises(UnsupportedOperationError, match="cannot do PutObject: InvalidArgument"):
+        claim_run(store, run_id="a", key="k", wanted=1)
+    assert b"x-amz-checksum-crc64nvme" in server.requests[-1].lower()
 
 
 class Silent(Listener):

@@ -16,8 +16,8 @@ from tests.listener import Listener
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore.download import Downloader
 from trainyard.artifacts.upload.upload import FILES_AT_ONCE
-from trainyard.gateways.s3.parts import PARTS_AT_ONCE
 from trainyard.gateways.s3.store import PARTS_IN_MEMORY, RANGE_BYTES, RANGES_IN_MEMORY, S3Store
+from trainyard.gateways.s3.uploads import PARTS_AT_ONCE
 
 MIB = 1 << 20
 BEGUN = b"<R><UploadId>u</UploadId></R>"

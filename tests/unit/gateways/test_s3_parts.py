@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from awscrt import checksums
 
 from trainyard.errors import ServiceError
 from trainyard.gateways.s3.bucket_requests import Bucket
-from trainyard.gateways.s3.parts import PartBody, Parts, as_text
-from trainyard.gateways.s3.uploads import BODY_BYTES
+from trainyard.gateways.s3.uploads import BODY_BYTES, PartBody, Parts, as_text, crc64nvme_of
 
 MIB = 1 << 20
 
@@ -43,7 +41,7 @@ class ScriptedBucket(Bucket):
 
 
 def crc_of(content: bytes) -> str:
-    return as_text(checksums.crc64nvme(content))
+    return as_text(crc64nvme_of(content))
 
 
 @pytest.fixture

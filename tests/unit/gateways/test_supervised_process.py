@@ -171,14 +171,6 @@ def test_a_second_ctrl_c_kills_at_once(supervisor: Supervisor) -> None:
     assert ended == ProgramExit(137, "SIGINT")
 
 
-@pytest.mark.process
-def test_the_same_signal_twice_within_a_moment_is_one(supervisor: Supervisor) -> None:
-    ended = supervisor.python(SAVES, "here", send=(signal.SIGINT, signal.SIGINT), pause=0.05)
-
-    assert ended == ProgramExit(0, "SIGINT")
-    assert (supervisor.folder / "saved-here").exists()
-
-
 def test_the_deadline_stops_it(supervisor: Supervisor) -> None:
     reasons: list[str] = []
 
@@ -226,14 +218,6 @@ def test_an_error_of_ours_leaves_no_program_behind(supervisor: Supervisor) -> No
     with pytest.raises(OSError, match="full"):
         supervisor.python(IGNORES, on_start=fail)
     assert not lives(started[0])
-
-
-def test_it_is_polled_while_it_runs(supervisor: Supervisor) -> None:
-    polls: list[float] = []
-
-    supervisor.python("import time; time.sleep(1)", poll=lambda: polls.append(0), poll_seconds=0.1)
-
-    assert len(polls) >= 2
 
 
 @pytest.mark.process

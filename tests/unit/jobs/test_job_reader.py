@@ -7,7 +7,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryClus
 from tests.unit.jobs.state.shapes import job, pod
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
-from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.kinds import find_kind
@@ -18,7 +18,7 @@ SPACE = "namespaces/team"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
 
 
 def look(cluster: MemoryCluster) -> JobReader:

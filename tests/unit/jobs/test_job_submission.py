@@ -22,7 +22,7 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.run.identity import job_facts
@@ -55,7 +55,7 @@ REFUSALS: dict[int, type[TrainyardError]] = {
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_side_apply, "_PAUSE", 0.01)
-    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
     monkeypatch.setitem(server_side_apply.apply_all.__kwdefaults__ or {}, "seconds", 1.0)
 
 

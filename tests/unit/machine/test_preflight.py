@@ -14,7 +14,6 @@ from trainyard.machine.preflight import (
     MachineFacts,
     Memory,
     disk_bytes_needed,
-    format_bytes,
     gpu_bytes_needed,
     judge_machine,
     refusal_text,
@@ -23,6 +22,7 @@ from trainyard.machine.preflight import (
     worst_severity,
 )
 from trainyard.plan.finding import Finding, Severity
+from trainyard.run.sizes import format_size
 
 GB = 10**9
 TINYLLAMA = ArchitectureConfig(
@@ -105,7 +105,7 @@ BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
     ("cuda:1", "gpu", GPU_BOX, "model.device is cuda:1, but torch finds 1 GPU(s)", "--set model.device=cuda:0"),
     (
         "cuda:0", "gpu memory", replace(GPU_BOX, torch_gpu_bytes=(16 * GB,)),
-        "16 GB, but a-model needs at least 20 GB (1,100 M parameters, batch 4)", "larger GPU",
+        "16.0 GB, but a-model needs at least 19.7 GB (1,100 M parameters, batch 4)", "larger GPU",
     ),
     ("cuda:0", "gpu memory", TWO, "1.0 GB, but a-model needs at least", "larger GPU"),
 )  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
     findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed_checks(findings) == ["disk"]
     assert finding(findings, "disk").evidence.startswith(
-        "9.0 GB free at runs, but 79 GB are needed (6 checkpoints"
+        "9.0 GB free at runs, but 79.2 GB are needed (6 checkpoints"
     )
 
 
@@ -192,19 +192,19 @@ def test_all_problems_are_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("device", "facts", "line"),
     [
-        ("auto", CPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71 GB free"),
-        ("cuda:0", CPU_BOX, "Python 3.11.7, torch 2.13.0, no usable GPU, 71 GB free"),
-        ("cpu", GPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 900 GB free"),
+        ("auto", CPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 71.0 GB free"),
+        ("cuda:0", CPU_BOX, "Python 3.11.7, torch 2.13.0, no usable GPU, 71.0 GB free"),
+        ("cpu", GPU_BOX, "Python 3.11.7, torch 2.13.0, no GPU (training on CPU), 900.0 GB free"),
         (
             "auto",
             GPU_BOX,
-            "Python 3.11.7, torch 2.13.0, 1 × NVIDIA H100 80GB HBM3 (driver 580.65.06), 900 GB free",
+            "Python 3.11.7, torch 2.13.0, 1 × NVIDIA H100 80GB HBM3 (driver 580.65.06), 900.0 GB free",
         ),
-        ("auto", replace(GPU_BOX, gpus=()), "Python 3.11.7, torch 2.13.0, 1 GPU(s), 900 GB free"),
+        ("auto", replace(GPU_BOX, gpus=()), "Python 3.11.7, torch 2.13.0, 1 GPU(s), 900.0 GB free"),
         (
             "cpu",
             replace(CPU_BOX, torch=None, disk_free_bytes=10**8),
-            "Python 3.11.7, no torch, no GPU (training on CPU), 0.1 GB free",
+            "Python 3.11.7, no torch, no GPU (training on CPU), 100.0 MB free",
         ),
     ],
 )
@@ -251,7 +251,7 @@ def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdic
     facts = replace(CPU_BOX, memory=memory(available, swap=swap))
     found = finding(judge_machine(config("cpu", batch_size=8), facts), "memory")
     assert found.severity is verdict
-    assert format_bytes(available) in found.evidence
+    assert format_size(available) in found.evidence
     if verdict is not Severity.PASSED:
         assert found.fix is not None
         assert "lower training.batch_size" in found.fix
@@ -298,14 +298,6 @@ def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
     changed = asked.model_copy(update={"checkpointing": saving, "training": length})
     one = 12 * count_parameters(asked.model.architecture).total
     assert store_bytes_needed(changed) == kept * one
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0.0 GB"), (999, "0.0 MB"), (9_400_000, "9.4 MB"), (94_000_000, "94 MB"), (GB, "1.0 GB")],
-)
-def test_sizes_have_a_suitable_unit(size: int, text: str) -> None:
-    assert format_bytes(size) == text
 
 
 def test_code_of_no_commit_is_told_before_the_training_and_does_not_stop_it() -> None:

@@ -308,7 +308,7 @@ def _put_claim(store: Store, mine: Claim) -> Claim | None:
     content = json.dumps({"run_id": mine.run_id, "key": mine.key, "claimed": time.time()}).encode()
     metadata = {"run-id": mine.run_id, "run-number": str(mine.number)}
     # It is put once more, under its own condition: some stores accept it and ignore the condition.
-    if store.put_new(name, content, metadata=metadata) and store.put_new(name, content, metadata={}):
+    if store.put_new(name, content, metadata=metadata) and store.accepts_again(name, content):
         raise UnsupportedOperationError(not_conditional(store))
     # Reading it back also decides when the response to our own put was lost.
     return stored_claim_of_number(store, mine.number)

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.errors import ExitCode
+from trainyard.run.sizes import format_size
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class SyncReport:
         """One line for people."""
         where = f"{self.store}/run-{self.run_number}"
         if not self.sent and not self.problems:
-            return f"{self.objects} files, {size_text(self.bytes)} in {where}: unchanged, nothing sent"
+            return f"{self.objects} files, {format_size(self.bytes)} in {where}: unchanged, nothing sent"
         sent = f"{self.sent} of {self.objects}" if self.skipped else f"{self.objects}"
-        return f"{sent} files, {size_text(self.bytes)} → {where} in {self.seconds:.1f} s"
+        return f"{sent} files, {format_size(self.bytes)} → {where} in {self.seconds:.1f} s"
 
 
 class Verdict:
@@ -64,12 +65,3 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}  # type: ignore[call-overload]
-
-
-def size_text(size: int) -> str:
-    """Format a size for people: `812 bytes`, `43 MB`, `8.8 GB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            value = size / factor
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
-    return f"{size} bytes"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainyard.artifacts.record.chain import newest_manifest
@@ -23,14 +24,16 @@ from trainyard.artifacts.record.checkpoints import Checkpoint, is_loose, missing
 from trainyard.artifacts.record.local_paths import places_of, records_of
 from trainyard.artifacts.record.manifest import ManifestObject, RunManifest
 from trainyard.artifacts.record.signature import require_signed
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.download import Downloader, require_distinct
 from trainyard.artifacts.restore.selection import Selection, select_checkpoints
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import ConfigError, ServiceError, TrainyardError, VerificationError
 from trainyard.run.atomic_files import bytes_on_disk, sync_directory
+from trainyard.run.checkpoint_manifest import missing_files, read_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.node_folder import keeps_parts
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import resume_command
 
 if TYPE_CHECKING:
@@ -59,10 +62,10 @@ class RestorePlan:
 
     def text(self) -> str:
         """Text for people."""
-        steps = ", ".join(str(step) for step in self.steps) or "none"
+        steps, size = ", ".join(str(step) for step in self.steps) or "none", format_size(self.bytes)
         return (
             f"run {self.run_number} ({self.run_id}) of {self.store} → {self.directory}\n"
-            f"checkpoints of steps {steps}; {self.files} files, {size_text(self.bytes)}; nothing was changed"
+            f"checkpoints of steps {steps}; {self.files} files, {size}; nothing was changed"
         )
 
 
@@ -87,7 +90,7 @@ class RestoreReport(RestorePlan):
     def summary(self) -> str:
         """One line for people."""
         kept = f", {self.kept} of them already there" if self.kept else ""
-        size = f"{self.files} files, {size_text(self.bytes)}"
+        size = f"{self.files} files, {format_size(self.bytes)}"
         less = "" if self.has_records else "; only a checkpoint: no record of its run is stored"
         less += "; stored while the run was still going" if self.is_open else ""
         what = f"{size}{kept}, digests equal, {self.seconds:.1f} s"
@@ -168,6 +171,24 @@ def restore(
     )
 
 
+@contextmanager
+def checkpoint_at_hand(
+    path: Path, store: Store, run_number: int, step: int, *, progress: Progress = UNSEEN
+) -> Iterator[Path]:
+    """Yield the checkpoint at `path`, or a copy of the stored one if it is gone or only a part of it.
+
+    Raises the errors of `restore`.
+    """
+    has_parts = path.exists() and keeps_parts(RunDirectory(path.parents[1]))
+    if path.exists() and not (has_parts and missing_files(path, read_manifest(path))):
+        yield path
+        return
+    with TemporaryDirectory(prefix="trainyard-") as folder:
+        copy = RunDirectory(Path(folder, "run"))
+        restore(store, Selection(run_number, step), copy.path, progress=progress)
+        yield copy.checkpoint(step)
+
+
 def _download_selection(
     store: Store, manifest: RunManifest, candidates: list[Checkpoint], downloader: Downloader, *, newest: bool
 ) -> tuple[list[Checkpoint], list[str]]:
@@ -179,7 +200,7 @@ def _download_selection(
         wrong = _download_checkpoint(store, checkpoint, downloader)
         if not wrong:
             _logger.info(
-                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), size_text(checkpoint.size)
+                "%s: %d files, %s", checkpoint.name, len(checkpoint.objects), format_size(checkpoint.size)
             )
             wanted.append(checkpoint)
         elif newest:
@@ -235,7 +256,7 @@ def _require_room(work: Path, places: _Places) -> None:
     missing = sum(max(0, entry.size - bytes_on_disk(work / place)) for place, entry in places.items())
     if missing > (free := shutil.disk_usage(work).free):
         raise TrainyardError(
-            f"No space left on {work.parent} ({size_text(free)} free, {size_text(missing)} needed). "
+            f"No space left on {work.parent} ({format_size(free)} free, {format_size(missing)} needed). "
             "Nothing was fetched. Free space there, or choose another --to."
         )
 
@@ -271,7 +292,7 @@ def _suggest_retry(work: Path) -> Iterator[None]:
     except (ServiceError, VerificationError) as error:
         raise type(error)(f"{error}\n{kept}") from error
     except OSError as error:
-        free = size_text(shutil.disk_usage(work).free)
+        free = format_size(shutil.disk_usage(work).free)
         text = f"{error.filename or work}: {error.strerror} ({free} free there).\n{kept}"
         raise TrainyardError(text) from error
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from trainyard.artifacts.record.checkpoints import Checkpoint
 from trainyard.artifacts.record.manifest import PrunedCheckpoint, RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.statement import restate
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.retention.pruning_plan import RunPruning, names_by_digest
 from trainyard.artifacts.store.layout import signature_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import StoredState, put_manifest
 from trainyard.errors import RunConflictError, ServiceError
+from trainyard.run.sizes import format_size
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -132,7 +132,9 @@ def _delete(store: Store, checkpoint: Checkpoint) -> None:
     if checkpoint.marker is not None:
         store.delete(checkpoint.marker.key)
     _delete_keys(store, [entry.key for entry in checkpoint.objects if entry != checkpoint.marker])
-    _logger.info("run %d: %s removed, %s", checkpoint.run_number, checkpoint.name, size_text(checkpoint.size))
+    _logger.info(
+        "run %d: %s removed, %s", checkpoint.run_number, checkpoint.name, format_size(checkpoint.size)
+    )
 
 
 def _delete_keys(store: Store, keys: Sequence[str]) -> None:

@@ -16,11 +16,11 @@ from trainyard.artifacts.record.checkpoints import Checkpoint, checkpoints_of, r
 from trainyard.artifacts.record.local_paths import records_of
 from trainyard.artifacts.record.manifest import RunManifest, StoredManifest, read_chain
 from trainyard.artifacts.record.run_numbers import used_numbers
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.layout import checkpoint_step_of, records_version_of, run_prefix
 from trainyard.artifacts.store.object_store import Store, StoredObject
 from trainyard.artifacts.verify.comparison import Depth, compare_objects
 from trainyard.errors import ConfigError
+from trainyard.run.sizes import format_size
 
 _AT_ONCE = 8
 _logger = logging.getLogger(__name__)
@@ -153,10 +153,10 @@ class RunPruning:
         found = [f"run {self.run_number}: nothing is removed: {self.problem}"] if self.problem else []
         for each in self.decisions:
             verb = "keep  " if each.keep else "remove"
-            size = size_text(each.checkpoint.size)
+            size = format_size(each.checkpoint.size)
             found.append(f"{verb}  run {self.run_number}  {each.checkpoint.name}  {size}  {each.reason}")
         if self.superseded:
-            size = size_text(sum(self.superseded.values()))
+            size = format_size(sum(self.superseded.values()))
             what = f"{len(self.superseded)} records of earlier manifests"
             found.append(f"remove  run {self.run_number}  {what}  {size}  newer ones are stored")
         found += [f"remove  {key}  left over from an earlier pruning" for key in self.unfinished]

@@ -103,6 +103,14 @@ class Store(Protocol):
         """Store a small object with a conditional put; return False if the key is taken."""
         ...
 
+    def accepts_again(self, key: str, content: bytes) -> bool:
+        """Put a small object under a key that is taken; return True if the store ignores the condition.
+
+        The checksum is that of large files. Raises UnsupportedOperationError where the store refuses it, so
+        that this is known before the first large file.
+        """
+        ...
+
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         """Replace a small object with a conditional put; return False if it is no longer `old`."""
         ...

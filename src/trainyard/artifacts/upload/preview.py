@@ -8,12 +8,12 @@ from typing import Any
 from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, contents_of
 from trainyard.artifacts.record.run_numbers import next_free_number, number_of_run, owner_of
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.manifest_publication import StoredState, read_store
 from trainyard.errors import ExitCode, RunConflictError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
+from trainyard.run.sizes import format_size
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Preview:
         """Return text for people: one line per object, then the sum."""
         lines = [f"send     {key}" for key in self.send] + [f"compare  {key}" for key in self.there]
         total = f"{len(self.send)} files to send to {self.store}/run-{self.run_number}"
-        return "\n".join((*lines, *self.problems, f"{total}, {size_text(self.bytes)}; nothing was changed"))
+        return "\n".join((*lines, *self.problems, f"{total}, {format_size(self.bytes)}; nothing was changed"))
 
 
 def preview_run(store: Store, directory: RunDirectory, wanted: int | None) -> Preview:

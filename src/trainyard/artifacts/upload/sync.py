@@ -22,7 +22,7 @@ from trainyard.artifacts.record.checkpoints import is_pruned
 from trainyard.artifacts.record.contents import Contents, Group, contents_of
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import claim_in, claim_of_run, require_newest
-from trainyard.artifacts.record.sync_report import SyncReport, size_text
+from trainyard.artifacts.record.sync_report import SyncReport
 from trainyard.artifacts.store.layout import identity_key
 from trainyard.artifacts.store.object_store import Store, sha256_of_chunks
 from trainyard.artifacts.upload.manifest_publication import (
@@ -36,6 +36,7 @@ from trainyard.errors import CheckpointError, RecordError, ServiceError, Verific
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.progress import UNSEEN, Progress
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import sync_command
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def send_groups(
                 problems.append(f"{group.name} was not uploaded: {error}")
             continue
         entries |= stored
-        _logger.info("%s: %d files, %s", group.name, len(stored), size_text(_total(stored)))
+        _logger.info("%s: %d files, %s", group.name, len(stored), format_size(_total(stored)))
     return entries
 
 
@@ -218,7 +219,7 @@ def retry_suggested(directory: str, command: str) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         scratch = tempfile.gettempdir()
-        free = size_text(shutil.disk_usage(scratch).free)
+        free = format_size(shutil.disk_usage(scratch).free)
         raise RecordError(
             f"{error.filename2 or error.filename or scratch}: {error.strerror} ({free} free in {scratch}, "
             f"where records are copied before they are sent). Make room, or set TMPDIR.\n{left}"

@@ -67,6 +67,15 @@ def compare_objects(
         return {entry.key: f"{entry.key}: {wrong}" for entry, wrong in answers if wrong is not None}
 
 
+def listing_problem(entry: ManifestObject, found: StoredObject | None) -> str | None:
+    """Return what the listing of the store shows to be wrong about an object; None if nothing."""
+    if found is None:
+        return "missing in the store"
+    if found.size != entry.size:
+        return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
+    return None
+
+
 def _compare(
     store: Store,
     entry: ManifestObject,
@@ -76,10 +85,8 @@ def _compare(
     progress: Progress,
 ) -> str | None:
     """Return the problem of one object, None if there is none."""
-    if found is None:
-        return "missing in the store"
-    if found.size != entry.size:
-        return f"{found.size:,} bytes in the store, the manifest says {entry.size:,}"
+    if found is None or found.size != entry.size:
+        return listing_problem(entry, found)
     if read_back and not found.etag:
         # A store without ETags is a folder: its checksum is computed from the bytes, which are read now.
         return _compare_bytes(store, entry, found.identity, progress)

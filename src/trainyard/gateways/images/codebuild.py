@@ -58,9 +58,9 @@ class CodeBuild:
             f"trainyard init aws --region {self.region}, or name another with --source-bucket."
         )
         words: dict[str, Any] = {
-            "what": f"put the source into s3://{bucket}/{key}",
             "Bucket": bucket,
             "Key": key,
+            "what": f"put the source into s3://{bucket}/{key}",
         }
         words["missing"] = dict.fromkeys(("NoSuchBucket", "404"), text)
         absent = ("404", "NoSuchKey", "NotFound")

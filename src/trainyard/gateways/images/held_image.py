@@ -7,10 +7,17 @@ run's record, which anybody may have written: the answer comes within seconds, w
 import hashlib
 import re
 
-from trainyard.errors import ConfigError, ServiceError, VerificationError, WaitTimeoutError
+from trainyard.errors import (
+    ConfigError,
+    ServiceError,
+    ServiceTroubleError,
+    VerificationError,
+    WaitTimeoutError,
+)
+from trainyard.gateways.bounded_calls import call_again, within
+from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, send_request
 from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
 from trainyard.gateways.images.local_builder import is_loopback
-from trainyard.gateways.time_limit import within
 
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
@@ -32,20 +39,18 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     repository, digits = rest.partition(":")[0], _DIGEST.fullmatch(digest)
     if not (_HOST.fullmatch(host) and _REPOSITORY.fullmatch(repository) and digits):
         return None, "the recorded name or digest of the image is not valid, so no registry was queried"
+    digest, place = f"sha256:{digits[1]}", ecr_place(host)
     try:
-        return within(seconds, lambda: _query_registry(host, repository, f"sha256:{digits[1]}"))
-    except WaitTimeoutError as error:
-        return None, f"the image's registry could not be queried: {host}: {error}"
-
-
-def _query_registry(host: str, repository: str, digest: str) -> _Answer:
-    try:
-        place = ecr_place(host)
-        is_held = has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+        is_held = within(
+            seconds,
+            lambda: (
+                has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+            ),
+        )
     except VerificationError as error:
         return str(error), ""
-    except (ConfigError, ServiceError) as error:
-        return None, f"the image's registry could not be queried: {error}"
+    except (ConfigError, ServiceError, WaitTimeoutError) as error:
+        return None, f"the image's registry could not be queried: {host}: {error}"
     if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"
@@ -56,22 +61,18 @@ def _has_manifest(host: str, repository: str, digest: str) -> bool:
 
     https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
     """
-    import urllib3
-
-    scheme = "http" if is_loopback(host) else "https"
+    address = f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{repository}/manifests/{digest}"
     headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
-    retries = urllib3.Retry(total=1, redirect=3, status_forcelist=(429, 502, 503, 504))
-    try:
-        with urllib3.PoolManager(timeout=_ATTEMPT_SECONDS, retries=retries, headers=headers) as pool:
-            answer = pool.request("GET", f"{scheme}://{host}/v2/{repository}/manifests/{digest}")
-    except urllib3.exceptions.HTTPError as error:
-        reason = str(getattr(error, "reason", None) or error)  # without the URL and the name of the pool
-        raise ServiceError(
-            f"{host} could not be reached: {(reason.partition(': ')[2] or reason)[:200]}"
-        ) from None
-    if answer.status not in (200, 404):
-        raise ServiceError(f"{host} answered {answer.status}")
-    found = f"sha256:{hashlib.sha256(answer.data).hexdigest()}"
+
+    def ask() -> HttpAnswer:
+        answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
+        if answer.status not in (200, 404):
+            kind = ServiceTroubleError if answer.status in RETRIED_STATUSES else ServiceError
+            raise kind(f"{host} answered {answer.status}")
+        return answer
+
+    answer = call_again(ask, attempts=2)
+    found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
     if answer.status == 200 and found != digest:
         raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")
     return answer.status == 200

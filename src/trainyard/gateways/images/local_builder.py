@@ -3,10 +3,13 @@
 docker is used if its daemon answers, else buildah, which needs no daemon. Nothing here judges an image.
 """
 
+import base64
 import json
+import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,10 +91,9 @@ class LocalBuilder:
             lines.append(line)
             on_line(line)
 
-        for login in logins:
-            self.log_in(login)
-        command = [*self._build_words(cache), *options, str(context)]
-        code = run_streamed(command, seconds=BUILD_SECONDS, on_line=note)
+        with self._logged_in(*logins) as auth:
+            command = [*self._build_words(cache), *auth, *options, str(context)]
+            code = run_streamed(command, seconds=BUILD_SECONDS, on_line=note)
         if code != 0:
             how = f"ended with {code}" if code is not None else f"did not end within {BUILD_SECONDS:.0f} s"
             raise CheckFailedError(
@@ -126,9 +128,9 @@ class LocalBuilder:
 
     def pull(self, image: str, login: "Login | None" = None) -> None:
         """Fetch an image from its registry. Raises ServiceError when that is refused or fails."""
-        self.log_in(login)
         words = [] if self.is_docker else _plain_http(image)
-        done = run_program([self.program, "pull", *words, image], seconds=PUSH_SECONDS)
+        with self._logged_in(login) as auth:
+            done = run_program([self.program, "pull", *auth, *words, image], seconds=PUSH_SECONDS)
         if not done.ok:
             raise ServiceError(f"{image} could not be pulled: {last_line(done)}")
 
@@ -161,15 +163,14 @@ class LocalBuilder:
 
         Raises ServiceError when the registry refuses.
         """
-        self.log_in(login)
-        if self.is_docker:
-            self._run("tag", image, target)
-            done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
-            found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
-            digest = found[1] if found else ""
-        else:
-            with tempfile.NamedTemporaryFile() as file:
-                words = ["push", f"--digestfile={file.name}", *_plain_http(target), "--format=oci"]
+        with self._logged_in(login) as auth, tempfile.NamedTemporaryFile() as file:
+            if self.is_docker:
+                self._run("tag", image, target)
+                done = run_program(["docker", "push", target], seconds=PUSH_SECONDS)
+                found = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
+                digest = found[1] if found else ""
+            else:
+                words = ["push", *auth, f"--digestfile={file.name}", *_plain_http(target), "--format=oci"]
                 done = run_program(["buildah", *words, image, f"docker://{target}"], seconds=PUSH_SECONDS)
                 digest = Path(file.name).read_text().strip()
         if not done.ok or not digest:
@@ -194,15 +195,25 @@ class LocalBuilder:
             words += [f"--cache-to=type=registry,ref={cache},{options}"]
         return words
 
-    def log_in(self, login: "Login | None") -> None:
-        """Log in to a registry, as `aws ecr get-login-password` is used. Raises ServiceError."""
-        if login is None or not login.password:
+    @contextmanager
+    def _logged_in(self, *logins: "Login | None") -> Iterator[list[str]]:
+        """Log in to registries, and yield the options of the builder for it. Raises ServiceError.
+
+        docker keeps a login where the user's configuration says. buildah would keep it in a file, as text, so
+        it gets a temporary one.
+        """
+        needed = [login for login in logins if login and login.password]
+        for login in needed if self.is_docker else ():
+            words = ["docker", "login", "--username", login.user, "--password-stdin", login.host]
+            done = run_program(words, seconds=_ASK_SECONDS, stdin=login.password)
+            if not done.ok:
+                raise ServiceError(f"docker could not log in to {login.host}: {last_line(done)}")
+        if self.is_docker or not needed:
+            yield []
             return
-        words = [self.program, "login", "--username", login.user, "--password-stdin"]
-        words += [] if self.is_docker else _plain_http(login.host)
-        done = run_program([*words, login.host], seconds=_ASK_SECONDS, stdin=login.password)
-        if not done.ok:
-            raise ServiceError(f"{self.program} could not log in to {login.host}: {last_line(done)}")
+        own = next((each for each in _login_files() if each.is_file()), None)
+        with login_file(*needed, own=own) as file:
+            yield [f"--authfile={file}"]
 
     def _run(self, *words: str) -> Finished:
         return run_program([self.program, *words], seconds=_ASK_SECONDS)
@@ -232,6 +243,31 @@ def find_builder(wanted: str = "") -> LocalBuilder:
         f"No image can be built, checked or pushed on this machine: {missing}. Start docker or install "
         "buildah. Builds and checks also run in AWS, with --builder codebuild."
     )
+
+
+@contextmanager
+def login_file(*logins: Login, own: Path | None = None) -> Iterator[Path]:
+    """A temporary file with these logins and those in the file `own`, in the format of docker's config.json.
+
+    Only this user can enter its folder.
+    """
+    known = json.loads(own.read_bytes() or b"{}") if own else {}
+    secrets = {login.host: f"{login.user}:{login.password}" for login in logins if login.password}
+    auths = {host: {"auth": base64.b64encode(secret.encode()).decode()} for host, secret in secrets.items()}
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps({**known, "auths": {**known.get("auths", {}), **auths}}))
+        yield path
+
+
+def _login_files() -> Iterator[Path]:
+    """Yield the files in which buildah looks for logins: containers-auth.json(5)."""
+    if own := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(own)
+    yield Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "containers", "auth.json")
+    yield Path(f"/run/containers/{os.getuid()}/auth.json")
+    yield Path.home() / ".config" / "containers" / "auth.json"
+    yield Path.home() / ".docker" / "config.json"
 
 
 def is_loopback(host: str) -> bool:

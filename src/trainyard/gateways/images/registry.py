@@ -4,20 +4,16 @@ oras logs in and retries requests that a busy registry refused. The digest of a 
 its bytes. https://oras.land/docs/commands/use_oras_cli
 """
 
-import base64
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
-from trainyard.gateways.images.local_builder import Login, is_loopback, last_line
+from trainyard.gateways.images.local_builder import Login, is_loopback, last_line, login_file
 from trainyard.gateways.process import run_program
 
 _SECONDS = 300.0
@@ -60,7 +56,7 @@ class Registry:
 
         Raises VerificationError if the bytes have another digest than the reference.
         """
-        with self._auth_file() as auth:
+        with login_file(self._login) as auth:
             file = auth.with_name("manifest")
             name = self._name(repository, reference)
             if not self._oras(auth, "manifest", "fetch", f"--output={file}", name, may_lack=True):
@@ -78,19 +74,8 @@ class Registry:
 
     def tag(self, repository: str, digest: str, tags: Sequence[str]) -> None:
         """Set tags to the image `digest`. Raises ServiceError if the registry refuses one."""
-        with self._auth_file() as auth:
+        with login_file(self._login) as auth:
             self._oras(auth, "tag", self._name(repository, digest), *tags)
-
-    @contextmanager
-    def _auth_file(self) -> Iterator[Path]:
-        """A file in a temporary folder, with the login in docker's format, that only this user can read."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "config.json")
-            secret = f"{self._login.user}:{self._login.password}".encode()
-            own = {self.host: {"auth": base64.b64encode(secret).decode()}} if self._login.password else {}
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump({"auths": own}, file)
-            yield path
 
     def _name(self, repository: str, reference: str) -> str:
         return f"{self.host}/{repository}{'@' if reference.startswith('sha256:') else ':'}{reference}"

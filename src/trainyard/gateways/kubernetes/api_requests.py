@@ -11,7 +11,6 @@ renewed once. The official client is not used: `docs/decisions/0018` has the rea
 """
 
 import json
-import random
 import re
 import threading
 import time
@@ -27,6 +26,8 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import wait_before_retry
+from trainyard.gateways.http_requests import RETRIED_STATUSES
 from trainyard.gateways.kubernetes.cluster_access import Access
 from trainyard.gateways.kubernetes.tls import pool_of
 
@@ -35,12 +36,9 @@ CALL_SECONDS = 20.0
 CONNECTIONS = 12
 PAGE = 500
 """Objects per page: some 5 MB of pods."""
-_PAUSES = (0.3, 1.0, 3.0)
-"""Seconds before the second, third and fourth attempt, unless the server names a time."""
-_MOST_PAUSE = 30.0
+_ATTEMPTS = 4
 _BROKEN = 2
 """Attempts of a call that got no answer at all."""
-RETRIED_STATUSES = (429, 500, 502, 503, 504)
 _REFUSED_UNREAD = (429,)
 """Statuses after which a change is sent again: with any other, or none, it may have been made."""
 _BUSY = (429, 502, 503)
@@ -217,18 +215,19 @@ class ApiRequests:
         """
         headers = {"Accept": accept, **({"Content-Type": kind} if body is not None else {})}
         content = None if body is None else json.dumps(body).encode()
-        for pause in (*_PAUSES, None):
-            wait = None
+        for attempt in range(1, _ATTEMPTS + 1):
+            requested = None
             try:
                 answer = self._authorized(method, path, headers, content)
-                if answer.status not in retried or pause is None:
+                if answer.status not in retried or attempt == _ATTEMPTS:
                     return answer.status, answer.data
-                wait = _seconds_of(answer.headers.get("Retry-After"))
+                seconds = answer.headers.get("Retry-After", "")
+                requested = float(seconds) if seconds.isdecimal() else None
             except ServiceTroubleError:
                 broken -= 1
-                if broken == 0 or pause is None:
+                if broken == 0 or attempt == _ATTEMPTS:
                     raise
-            _sleep(pause, wait)
+            wait_before_retry(attempt, requested)
         raise AssertionError("the last attempt returns or raises")
 
     def _accepted_body(self, method: str, path: str, status: int, answer: bytes) -> bytes | None:
@@ -367,15 +366,6 @@ def unreachable(server: str, error: Exception) -> str:
     cause = getattr(error, "reason", None) or error
     text = re.sub(r"^.*?object at 0x[0-9a-f]+>[:,]?\s*|^\w*ConnectionPool\([^)]*\):?\s*", "", str(cause))
     return f"{server} could not be reached: {' '.join(text.split())[:300] or type(error).__name__}"
-
-
-def _sleep(pause: float, wait: float | None) -> None:
-    """Wait as long as the server requests, at most half a minute; without a time, for `pause` with jitter."""
-    time.sleep(pause * (0.5 + random.random()) if wait is None else min(wait, _MOST_PAUSE))  # noqa: S311
-
-
-def _seconds_of(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else None
 
 
 def _answer_of(body: bytes) -> Json:

@@ -156,11 +156,14 @@ def _program_source(plugin: Json, *, cluster: Json, path: Path) -> TokenSource:
     own = {
         str(e.get("name")): str(e.get("value", "")) for e in _list_at(plugin, "env") if isinstance(e, dict)
     }
+    version = plugin.get("apiVersion") or "client.authentication.k8s.io/v1"
     program = str(path.parent / command) if "/" in command and not command.startswith("/") else command
 
     def ask() -> str:
-        information = {"KUBERNETES_EXEC_INFO": _exec_info(plugin, cluster)}
-        environment = {**os.environ, **credential_variables(), **own, **information}
+        informed = {"cluster": {"server": cluster.get("server")}} if plugin.get("provideClusterInfo") else {}
+        spec = {"interactive": False, **informed}
+        information = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+        environment = {**os.environ, **credential_variables(), **own, "KUBERNETES_EXEC_INFO": information}
         done = run_program([program, *arguments], seconds=EXEC_SECONDS, environment=environment)
         if not done.ok:
             message = done.stderr.strip()[-300:] or f"exit code {done.exit_code}"
@@ -178,14 +181,6 @@ def _token_in(answer: str, command: str, path: Path) -> str:
         raise PermissionRefusedError(
             f"{path}: what {command} printed has no status.token; run it yourself to see"
         ) from None
-
-
-def _exec_info(plugin: Json, cluster: Json) -> str:
-    spec: dict[str, Any] = {"interactive": False}
-    if plugin.get("provideClusterInfo"):
-        spec["cluster"] = {"server": cluster.get("server")}
-    version = plugin.get("apiVersion") or "client.authentication.k8s.io/v1"
-    return json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
 
 
 def _impersonation_headers(user: Json) -> tuple[tuple[str, str], ...]:

@@ -122,11 +122,18 @@ def eks_token(cluster: str, *, region: str = "") -> str:
 
     Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
+    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, NoCredentialsError
 
+    def name_cluster(request: Any, **_: object) -> None:
+        request.headers[_HEADER] = cluster
+
+    limits = Config(signature_version="v4", connect_timeout=5, read_timeout=10)
     try:
-        url = _presigned_url(boto3_session(region=region), cluster)
-        return _PREFIX + base64.urlsafe_b64encode(url.encode()).rstrip(b"=").decode()
+        sts = boto3_session(region=region).client("sts", config=limits)
+        sts.meta.events.register("before-sign.sts.GetCallerIdentity", name_cluster)
+        url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=_SIGNED_SECONDS, HttpMethod="GET")
+        return _PREFIX + base64.urlsafe_b64encode(str(url).encode()).rstrip(b"=").decode()
     except NoCredentialsError:
         raise PermissionRefusedError(
             f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
@@ -134,17 +141,3 @@ def eks_token(cluster: str, *, region: str = "") -> str:
         ) from None
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"The AWS settings cannot be used: {error}") from None
-
-
-def _presigned_url(session: Any, cluster: str) -> str:
-    from botocore.config import Config
-
-    client = session.client("sts", config=Config(signature_version="v4", connect_timeout=5, read_timeout=10))
-
-    def name_cluster(request: Any, **_: object) -> None:
-        request.headers[_HEADER] = cluster
-
-    client.meta.events.register("before-sign.sts.GetCallerIdentity", name_cluster)
-    return str(
-        client.generate_presigned_url("get_caller_identity", ExpiresIn=_SIGNED_SECONDS, HttpMethod="GET")
-    )

@@ -9,7 +9,6 @@ broken watch is tried again until `end`; its failure and its recovery are report
 """
 
 import json
-import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from trainyard.errors import (
     ServiceError,
     ServiceTroubleError,
 )
+from trainyard.gateways.bounded_calls import retry_pause
 from trainyard.gateways.kubernetes.api_requests import ApiRequests, Stream, TooOldError
 
 WATCH_SECONDS = 25
 """Seconds per watch. It may be silent all the time: bookmarks come about once per minute."""
 _SILENCE = WATCH_SECONDS + 10.0
-_FIRST_PAUSE, _MOST_PAUSE = 0.3, 8.0
-"""Seconds before a broken watch is tried again."""
 Json = Mapping[str, Any]
 
 
@@ -86,26 +84,26 @@ class Watch:
                 self._stream.end()
 
     def _run(self) -> None:
-        version, pause = "", _FIRST_PAUSE
+        version, failures = "", 0
         while not self._over.is_set():
             try:
                 version = version or self._list()
                 version = self._watch(version)
-                pause = _FIRST_PAUSE
+                failures = 0
             except TooOldError:
                 version = ""
-                self._over.wait(_FIRST_PAUSE)
+                self._over.wait(retry_pause(1))
             except (ServiceTroubleError, CredentialsRefusedError) as error:
                 self._report_broken(error)
-                self._over.wait(pause * (0.5 + random.random()))  # noqa: S311 - jitter
-                pause = min(_MOST_PAUSE, pause * 2)
+                failures += 1
+                self._over.wait(retry_pause(failures))
             except ServiceError as error:
                 if not self._was_seen:
                     self._report_unless_over(Report(self._source, "refused", error=error))
                     return
                 # An API server that starts may refuse for seconds what it allows.
                 self._report_broken(error)
-                self._over.wait(_MOST_PAUSE)
+                self._over.wait(retry_pause(5))
 
     def _list(self) -> str:
         """Return the version from which a watch continues."""

@@ -17,7 +17,8 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import websocket
 
 from trainyard.errors import PermissionRefusedError, ServiceError, ServiceTroubleError
-from trainyard.gateways.kubernetes.api_requests import RETRIED_STATUSES, ApiRequests, message_in, unreachable
+from trainyard.gateways.http_requests import RETRIED_STATUSES
+from trainyard.gateways.kubernetes.api_requests import ApiRequests, message_in, unreachable
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
 
 if TYPE_CHECKING:

@@ -77,7 +77,10 @@ def ssl_context(access: Access) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if access.credentials.certificate:
-            _load_client_certificate(context, access)
+            with tempfile.NamedTemporaryFile() as file:  # Python reads keys from files only
+                file.write(access.credentials.certificate + b"\n" + access.credentials.key)
+                file.flush()
+                context.load_cert_chain(file.name)
     except (ssl.SSLError, ValueError) as error:
         why = getattr(error, "reason", None) or error
         raise ConfigError(
@@ -85,11 +88,3 @@ def ssl_context(access: Access) -> ssl.SSLContext:
             "key that belongs to the client's"
         ) from None
     return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Load a client's key from a temporary file for us only, because Python reads keys from files only."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(access.credentials.certificate + b"\n" + access.credentials.key)
-        file.flush()
-        context.load_cert_chain(file.name)

@@ -138,6 +138,9 @@ class LocalStore:
                 return False
         return True
 
+    def accepts_again(self, key: str, content: bytes) -> bool:
+        return self.put_new(key, content, metadata={})
+
     def _name(self, temporary: Path, path: Path) -> None:
         """Give a file its name, durably. Raises FileExistsError when the name is taken."""
         make_folders(path.parent)

@@ -9,9 +9,7 @@ importing boto3's resources and transfers, which are not used, takes 35 ms.
 
 import functools
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +23,7 @@ from trainyard.errors import (
     VerificationError,
 )
 from trainyard.gateways.aws_session import botocore_session
+from trainyard.gateways.bounded_calls import wait_before_retry
 from trainyard.gateways.s3.refusals import DENIED, UNSUPPORTED, explain_refusal
 
 CONNECTIONS = 80
@@ -156,11 +155,6 @@ def _is_complete(answer: Mapping[str, Any], sure: str) -> bool:
     listed = answer.get("Contents", ())
     is_last = not answer.get("IsTruncated") or bool(answer.get("NextContinuationToken"))
     return sure in answer and is_last and all("Key" in each and "Size" in each for each in listed)
-
-
-def wait_before_retry(attempt: int) -> None:
-    """Wait up to 1, 2, 4 … seconds before the next attempt, at random: clients must not retry in step."""
-    time.sleep(random.uniform(0, min(2 ** (attempt - 1), 10)))  # noqa: S311
 
 
 def _refusal(code: str, status: int) -> type[TrainyardError]:

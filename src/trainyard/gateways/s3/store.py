@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
-from trainyard.gateways.s3.bucket_requests import Bucket, wait_before_retry
+from trainyard.gateways.bounded_calls import wait_before_retry
+from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.bucket_setup import BucketSetup
-from trainyard.gateways.s3.parts import PARTS_AT_ONCE, Parts
 from trainyard.gateways.s3.uploads import (
+    CRC64NVME,
     MISSING,
+    PARTS_AT_ONCE,
     TAKEN,
+    Parts,
     SinglePart,
     archive_of,
+    checksum_arguments,
     condition,
+    crc64nvme_of,
     describe_object,
     matches_checksum,
-    sha256_arguments,
 )
 
 if TYPE_CHECKING:
@@ -232,6 +236,10 @@ class S3Store:
         arguments = _content_arguments(content, metadata) | condition("")
         return self._bucket.create("put_object", key, unless=TAKEN, **arguments) is not None
 
+    def accepts_again(self, key: str, content: bytes) -> bool:
+        arguments = checksum_arguments(CRC64NVME, crc64nvme_of(content)) | condition("")
+        return self._bucket.create("put_object", key, unless=TAKEN, Body=content, **arguments) is not None
+
     def swap(self, key: str, old: bytes, new: bytes, *, metadata: Mapping[str, str]) -> bool:
         found = self.describe(key)  # read before the bytes, so that a later change has another ETag
         if found is None or self.read_object(key) != old:
@@ -289,7 +297,7 @@ class S3Store:
 
 
 def _content_arguments(content: bytes, metadata: Mapping[str, str]) -> dict[str, Any]:
-    checksum = sha256_arguments(hashlib.sha256(content).digest())
+    checksum = checksum_arguments("SHA256", hashlib.sha256(content).digest())
     return {"Body": bytearray(content), "Metadata": dict(metadata), **checksum}
 
 

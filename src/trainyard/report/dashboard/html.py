@@ -30,11 +30,11 @@ from trainyard.report.facts.quantities import (
     format_duration,
     format_loss,
     format_scaled,
-    format_size,
 )
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.run_list import ListedEntry
 from trainyard.report.facts.verdict_line import RunVerdict, run_headline
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import is_command
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from trainyard.report.facts.curve import average_curve
 from trainyard.report.facts.figures import brief_figures
 from trainyard.report.facts.log_tail import failure_log
 from trainyard.report.facts.next_commands import restore_newest, run_links
-from trainyard.report.facts.quantities import format_count, format_size, loss_or_empty
+from trainyard.report.facts.quantities import format_count, loss_or_empty
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import alert_lines, degradation
 from trainyard.report.facts.verdict_line import Headline, RunVerdict, run_headline
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import is_command
 
 CHART_POINTS = 60

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from trainyard.report.facts.figures import Line, text_figures
-from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.troubles import alert_lines
 from trainyard.report.facts.verdict_line import root_error
+from trainyard.run.sizes import format_size
 
 
 def text_report(facts: RunFacts) -> str:

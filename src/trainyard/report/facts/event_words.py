@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from trainyard.report.facts.history import finite_or_none
-from trainyard.report.facts.quantities import format_duration, format_size
+from trainyard.report.facts.quantities import format_duration
 from trainyard.report.facts.run_facts import RunFacts
+from trainyard.run.sizes import format_size
 
 _ROUTINE = ("started", "checkpoint_saved", "checkpoint_removed")
 """Events without a mark on the axis: there are too many of them, or their step is known."""

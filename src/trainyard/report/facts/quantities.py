@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from trainyard.run.sizes import format_size
+
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -33,14 +35,6 @@ def format_scaled(value: float) -> str:
         if abs(value) >= size * 0.9995:
             return f"{_three(value / size)} {unit}"
     return _three(value)
-
-
-def format_size(count: float) -> str:
-    """`912 B`, `43.1 MB`, `8.8 GB`."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    figure, unit = format_scaled(count).split(" ")
-    return f"{float(figure):.1f} {unit}B" if float(figure) < 1000 else f"{figure} {unit}B"
 
 
 def format_progress(done: float, total: float | None, unit: str = "B") -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from trainyard.report.facts.quantities import format_age_ago, format_count, format_size
+from trainyard.report.facts.quantities import format_age_ago, format_count
 from trainyard.report.facts.table import wrap_table
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
 
 Json = Mapping[str, Any]

@@ -12,8 +12,8 @@ from trainyard.report.facts.quantities import (
     format_duration,
     format_percent,
     format_scaled,
-    format_size,
 )
+from trainyard.run.sizes import format_size
 from trainyard.run.untrusted_files import parse_json_object
 
 Plan = Mapping[str, Any]

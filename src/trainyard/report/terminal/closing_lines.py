@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.report.facts.next_commands import tensorboard_command, wandb_command
-from trainyard.report.facts.quantities import format_size
 from trainyard.report.facts.run_facts import RunFacts
 from trainyard.report.facts.verdict_line import RunVerdict, root_error, run_headline
 from trainyard.run.failure import command_line_of, short_reason, where_it_ended
+from trainyard.run.sizes import format_size
 from trainyard.run.suggested_commands import again_command, is_command
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from trainyard.report.facts.quantities import format_duration, format_progress, format_scaled, format_size
+from trainyard.report.facts.quantities import format_duration, format_progress, format_scaled
+from trainyard.run.sizes import format_size
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _TURNS_A_SECOND = 5

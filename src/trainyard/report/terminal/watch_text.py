@@ -13,8 +13,8 @@ from trainyard.report.facts.quantities import (
     format_money,
     format_percent,
     format_scaled,
-    format_size,
 )
+from trainyard.run.sizes import format_size
 from trainyard.watch.goodput import LOST_TIME
 
 Json = Mapping[str, Any]

@@ -1,7 +1,6 @@
 """Run numbers and ids: each belongs to one run, which claims it before anything else."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,20 +123,6 @@ def test_an_attempt_begins_once_and_ends_those_before_it(store: Store) -> None:
     assert newest_attempt(store, 1) == 10
 
 
-def test_of_several_that_continue_at_once_one_does(store: Store) -> None:
-    first = claim_run(store, run_id="a", key=KEY, wanted=None)
-
-    def began(_: int) -> bool:
-        try:
-            begin_attempt(store, first, 2)
-        except RunConflictError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(began, range(8))) == 1
-
-
 class ForgetfulStore(LocalStore):
     """Ignores conditions, as `rclone serve s3` does."""
 
@@ -215,12 +200,6 @@ class SameRunElsewhere(LocalStore):
 
 def test_two_processes_of_one_run_have_one_number(folder: Path) -> None:
     assert claim(SameRunElsewhere(folder), "a") == 7
-
-
-def test_claims_at_once_have_numbers_of_their_own(store: Store) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        numbers = list(pool.map(lambda index: claim(store, f"run-{index}", key=f"{index:032x}"), range(16)))
-    assert sorted(numbers) == list(range(1, 17))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "1.0", "one", "", "١", "9" * 5000, "x" * 300])

@@ -231,13 +231,6 @@ def test_the_key_is_in_no_message_and_in_no_log(
     line = pair.secret.splitlines()[1]
     assert line not in caplog.text
     assert not any(line.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    for broken in (pair.secret[:80], pair.locked, "", "no key"):
-        if broken:
-            with pytest.raises(
-                ConfigError, match=f"^{KEY}: is (not a private key in PEM|an encrypted)"
-            ) as refused:
-                signer_from({KEY: broken})
-            assert line[:20] not in str(refused.value)
 
 
 def pem_of(key: Any, form: PrivateFormat = PrivateFormat.PKCS8, locked: bool = False) -> str:
@@ -256,6 +249,7 @@ def test_what_is_no_key_is_refused_and_never_shown(tmp_path: Path) -> None:
         "another kind": pem_of(ed25519.Ed25519PrivateKey.generate()),
         "another curve": pem_of(ec.generate_private_key(ec.SECP256K1())),
         "no text": "\udcff",
+        "cut off": pem_of(elliptic)[:80],
     }
     for text in mistakes.values():
         with pytest.raises(ConfigError, match="is not a private key in PEM on the curve") as refused:

@@ -15,7 +15,6 @@ from tests.unit.artifacts.conftest import KEY
 from trainyard.artifacts.promotion import Promotion, find_promotable, promote
 from trainyard.artifacts.record.run_numbers import claim_run, runs_in_question
 from trainyard.artifacts.record.signature import check_signature
-from trainyard.artifacts.record.sync_report import size_text
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.retention.pruning import prune
@@ -31,6 +30,7 @@ from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
+from trainyard.run.sizes import format_size
 
 STEPS = (100, 200, 300, 400, 500)
 
@@ -387,7 +387,7 @@ def test_records_that_newer_ones_supersede_go_and_the_newest_stay(
     size = sum(path.stat().st_size for n in (1, 2) for path in (folder / f"run-1/records-{n}").iterdir())
     assert (plan.bytes, plan.removals, len(plan.to_json()["superseded"])) == (size, [], 8)
     assert (
-        f"remove  run 1  8 records of earlier manifests  {size_text(size)}  newer ones are stored"
+        f"remove  run 1  8 records of earlier manifests  {format_size(size)}  newer ones are stored"
         in plan.lines()
     )
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.artifacts.conftest import KEY, MakeRun
 
 from trainyard.artifacts.record.run_numbers import claim_run
-from trainyard.artifacts.restore.checkpoint_fetch import checkpoint_at_hand
+from trainyard.artifacts.restore.restore import checkpoint_at_hand
 from trainyard.artifacts.restore.resume_source import ResumeRequest, fetch_resume_source
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store

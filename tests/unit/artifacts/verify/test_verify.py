@@ -37,10 +37,20 @@ def problems(store: Store, run: RunDirectory | None = None) -> tuple[str, ...]:
     return verify_run(store, 1, depth=Depth.LISTING, run_directory=run).problems
 
 
-@pytest.mark.parametrize("depth", list(Depth))
-def test_what_was_stored_verifies(store: Store, run: RunDirectory, depth: Depth) -> None:
+@pytest.mark.parametrize(
+    ("depth", "alone", "with_disk"),
+    [
+        (Depth.LISTING, "the store's own checksums equal the manifest", "disk and manifest"),
+        (Depth.SAMPLE, "checksums equal the manifest, a sample read back", "disk and manifest, a sample"),
+        (Depth.FULL, "SHA-256 equal in the store and in the manifest", "SHA-256 equal on disk, in the store"),
+    ],
+)
+def test_what_was_stored_verifies_and_no_more_is_stated_than_was_compared(
+    store: Store, run: RunDirectory, depth: Depth, alone: str, with_disk: str
+) -> None:
     found = verify_run(store, 1, depth=depth, run_directory=run)
     assert found.ok
+    assert alone in verify_run(store, 1, depth=depth).compared and with_disk in found.compared
     assert (found.objects_verified, found.objects_total) == (12, 12)
     assert found.bytes_total == sum(o.size for o in store.list_objects("")) - sum(
         _size(store, key) for key in (MANIFEST, "ids/run-run.json")

@@ -192,9 +192,25 @@ def test_a_password_reaches_the_builder_but_no_command_line(
     made = calls(tmp_path, builder.program)
     assert not any(part == "password" for words in made for word in words for part in word.split("="))
     plain = [] if builder.is_docker else ["--tls-verify=false"]
-    said = ["login", "--username", "AWS", "--password-stdin", *plain, server.host]
-    assert (said in made) == bool(password)
+    said = ["login", "--username", "AWS", "--password-stdin", server.host]
+    assert (said in made) == bool(password and builder.is_docker)
+    auth = [word for words in made for word in words if word.startswith("--authfile=")]
+    assert len(auth) == bool(password and not builder.is_docker)
+    assert not any(Path(word.partition("=")[2]).exists() for word in auth), "no login is left"
     assert set(plain) <= set(next(words for words in made if words[0] == action))
+
+
+def test_buildah_gets_the_logins_of_the_user_beside_ours(install: Install, tmp_path: Path) -> None:
+    install()
+    own = tmp_path / ".docker" / "config.json"
+    own.parent.mkdir()
+    own.write_text('{"auths": {"quay.io": {}}, "credHelpers": {"a": "b"}}')
+    program = tmp_path / "bin" / "buildah"
+    program.write_text('#!/bin/sh\nPATH=/usr/bin:/bin cp "${2#--authfile=}" "$HOME/seen"\n')
+    program.chmod(0o755)
+    LocalBuilder("buildah").pull("r.example/i", Login("r.example", "AWS", "password"))
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert (set(seen["auths"]), seen["credHelpers"]) == ({"quay.io", "r.example"}, {"a": "b"})
 
 
 @pytest.mark.parametrize("action", ["pull", "push", "login"])
@@ -203,6 +219,8 @@ def test_what_a_registry_refuses_is_said_with_the_builders_last_line(
 ) -> None:
     monkeypatch.setenv("STAND_IN_FAILS", action)
     login = Login(server.host, "AWS", "password")
+    if action == "login" and not builder.is_docker:
+        return  # it gets a file, and logs in where it pulls
     with pytest.raises(ServiceError, match=f"the stand-in fails at {action}"):
         if action == "push":
             builder.push("trainer:1", f"{server.host}/team/trainer:1", login)

@@ -18,7 +18,7 @@ from tests.unit.gateways.kubernetes.scripted import (
 )
 
 from trainyard.errors import CredentialsRefusedError, PermissionRefusedError
-from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes import list_watch
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.list_watch import Report, Watch
@@ -28,9 +28,7 @@ QUIET = Answer(silent=20.0)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_watch, "_FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(list_watch, "_MOST_PAUSE", 0.05)
-    monkeypatch.setattr(api_module, "_PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.01)
 
 
 class Seen:

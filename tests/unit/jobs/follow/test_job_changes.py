@@ -20,7 +20,7 @@ from trainyard.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.gateways.kubernetes import api_requests as api_module
+from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_changes
 from trainyard.jobs.follow.job_changes import JobEditor
@@ -62,7 +62,7 @@ READS: dict[int, type[ServiceError]] = {
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_changes, "_PAUSE", 0.01)
     monkeypatch.setattr(job_changes, "_SEEN_SECONDS", 0.3)
-    monkeypatch.setattr(api_module, "_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
 
 
 def labels(name: str = "llama", kind: str = "pytorchjob") -> Json:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from trainyard.report.facts import quantities
+from trainyard.run.sizes import format_size
 
 DURATIONS = ((0, "0.0 s"), (4.23, "4.2 s"), (38, "0:38"), (112, "1:52"), (3599.7, "1 h 0 m"))
 LONG = ((22320, "6 h 12 m"), (273600, "3 d 4 h"))
@@ -15,7 +16,7 @@ WORDS: tuple[tuple[Callable[[float], str], tuple[tuple[float, str], ...]], ...] 
     (quantities.format_duration, DURATIONS + LONG),
     (quantities.format_age_ago, AGES),
     (quantities.format_scaled, SCALED + SMALL),
-    (quantities.format_size, SIZES),
+    (format_size, SIZES),
     (quantities.format_loss, LOSSES),
     (quantities.format_percent, ((0.583, "58 %"),)),
 )
