@@ -3,7 +3,7 @@
     staging ---> writing ---> completing ---> complete
     a copy       shards       index, record, rename, manifest (main process)
 
-A save executor (`writer_process`) does the work, at once or in the background. All processes start a phase
+An engine (`writer_process`) does the work, at once or in the background. All processes start a phase
 together, between the same two steps; they agree on it in `PendingSave`, on training's thread.
 
 Reading starts from the manifest; a checkpoint that does not verify is never loaded. `shards` decides which
@@ -61,7 +61,7 @@ from trainyard.training.checkpoint.training_state import (
     generator_states,
     restore_generators,
 )
-from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult
+from trainyard.training.checkpoint.writer_process import Engine, PendingResult
 from trainyard.training.runtime.world import ALONE, World, attempt, explain_lost_peers
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class PendingSave:
 
     def _complete(self, written: Callable[[], list[WrittenFiles]]) -> PendingResult[tuple[int, str]]:
         if not self._context.world.is_main:
-            return ForegroundEngine().start(lambda: (0, ""))
+            return Engine().start(lambda: (0, ""))
 
         def work() -> tuple[int, str]:
             return self._engine.do(
