@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.load import dump_yaml
-from trainyard.config.schema import Config, DataConfig
+from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, verify_checkpoint
@@ -141,26 +141,20 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order."""
-    return {
-        **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
-        "data fingerprint": fingerprint,
-        "data.sequence_length": config.data.sequence_length,
-        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
-        "training.seed": config.training.seed,
-        **_data_values(config.data),
-    }
-
-
-def _data_values(data: DataConfig) -> dict[str, Any]:
-    """The packing, if it is not the default, and the order of a stream, by configuration key.
+    """The values that must be equal to resume: the model's shape, the data and its order.
 
     The source of a stream does not count, because its fingerprint covers the content.
     """
-    facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
-    if data.hugging_face.dataset is not None:
-        facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
-    return facts
+    data, stream = config.data, config.data.hugging_face
+    return {
+        **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
+        "data fingerprint": fingerprint,
+        "data.sequence_length": data.sequence_length,
+        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
+        "training.seed": config.training.seed,
+        **({} if data.packing == "concatenate" else {"data.packing": data.packing}),
+        **({"data.hugging_face.shuffled_sequences": stream.shuffled_sequences} if stream.dataset else {}),
+    }
 
 
 _FETCH = (

@@ -33,11 +33,11 @@ from trainyard.run.untrusted_files import read_bytes
 from trainyard.training.checkpoint.training_state import add_to_digest
 
 INDEX_NAME = ".metadata"
+# The errors that torch and pickle raise for invalid bytes.
 _DAMAGED = (
     *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
     *(RuntimeError, OSError, OverflowError, ImportError, MemoryError, RecursionError),
 )
-"""The errors that torch and pickle raise for invalid bytes."""
 
 
 def read_checkpoint_index(checkpoint: Path) -> Metadata:

@@ -8,8 +8,8 @@ from torch.optim import AdamW, Optimizer
 
 from trainyard.config.schema import TrainingConfig
 
+# The share of a run in which warmup_stable_decay decays, where training.decay_steps is null.
 DECAY_SHARE = 0.2
-"""The share of a run in which warmup_stable_decay decays, where training.decay_steps is null."""
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
