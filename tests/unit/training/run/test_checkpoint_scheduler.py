@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cases import each_case
 from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
@@ -35,7 +36,7 @@ from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.checkpoint.writer_process import BackgroundEngine, WriterProcess
 from trainyard.training.data.training_data import ready_data
 from trainyard.training.run import checkpoint_scheduler
-from trainyard.training.run.run_request import Request
+from trainyard.training.run.run_context import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
 
@@ -216,27 +217,28 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     assert not complete_steps(lab.directory())
 
 
-def test_on_a_full_disk_the_message_says_how_full(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_args: Any, **_kwargs: Any) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(WriterProcess, "write", full)
-    with pytest.raises(
-        CheckpointError, match=r"No space left on .* free, a checkpoint needs .*\nFree space in"
-    ):
-        lab.run(lab.config(checkpointing={"mode": "async"}))
-
-
-def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+@each_case(
+    ("owner", "name", "number", "message"),
+    [
+        (
+            WriterProcess,
+            "write",
+            errno.ENOSPC,
+            r"No space left on .* free, a checkpoint needs .*\nFree space in",
+        ),
+        (writer_process, "Copies", errno.ENOMEM, r"Cannot allocate memory\. Step 4 was not saved"),
+    ],
+)
+def test_room_that_a_save_lacks_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, message: str
 ) -> None:
-    def raise_no_space(*_args: Any, **_kwargs: Any) -> Any:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    def fail(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(writer_process, "Copies", raise_no_space)
-    with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
-        lab.run(lab.config(checkpointing={"mode": "async"}))
-    assert not list(lab.directory().checkpoints.iterdir())
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(CheckpointError, match=message):
+        lab.run(lab.config(checkpointing={"mode": "async"}), f"without-{number}")
+    assert not list(lab.directory(f"without-{number}").checkpoints.iterdir())
 
 
 def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
@@ -288,23 +290,12 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine, world = writer_process.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
+    engine, world = writer_process.Engine(), WorldOfTwo(0, 2, 0, None)
     context = context_of(directory, state, world)
     save = checkpoint.PendingSave(context, share_out(state.tensors(), ALONE), engine)
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
         save.advance(wait=True)
     assert not list(directory.checkpoints.iterdir())
-
-
-def test_a_run_that_fails_first_waits_for_the_save_under_way(lab: Lab) -> None:
-    def fail(at: int) -> None:
-        if at == 5:
-            raise ValueError("the test")
-
-    with pytest.raises(ValueError, match="the test"):
-        lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert [event["step"] for event in lab.events("run", "checkpoint_saved")] == [4]
-    assert complete_steps(lab.directory()) == [4]
 
 
 def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
