@@ -21,6 +21,7 @@ from torch import Tensor
 from trainyard.config.load import config_sha256
 from trainyard.config.mesh import mesh_shape, require_processes
 from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, RecordError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
 from trainyard.run.rank_times import write_rank_time
@@ -39,7 +40,7 @@ from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.model.loss import compiled_kernels, summed_loss
-from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
+from trainyard.training.model.optimizer import build_optimizer, learning_rate
 from trainyard.training.model.parallel import Parallel, clip_gradients, put_on_devices
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
@@ -156,7 +157,6 @@ def _train_segment(
                     Saver(context) as saver,
                     closing(Trainer(context, saver, parallel, batches, trackers=trackers)) as trainer,
                 ):
-                    saver.remove_old()
                     trainer.train(open_validation(config, request.data, context.length.samples_per_step))
                     saver.save(wait=True)
                 with context.watchdog.slow_work(), context.show_current_work("writing a sample"):
@@ -279,7 +279,8 @@ class Trainer:
         problem = self._problem_of(loss, grad_norm)
         rate = learning_rate(state.step, state.schedule_steps or self._context.length.steps, training)
         if problem is None:
-            set_learning_rate(state.optimizer, rate)
+            for group in state.optimizer.param_groups:
+                group["lr"] = rate
             self._saver.wait_until_staged()  # the copy of the last checkpoint still reads the weights
             if self._parallel.compressed:
                 self._parallel.compressed.commit()
@@ -404,20 +405,20 @@ class Trainer:
 
     def _skip_update(self, problem: str, loss: float, grad_norm: float) -> None:
         """Record that the update is skipped. Raises TrainingFailedError when that is not allowed."""
-        losses, step = self._state.losses, self._state.step
-        if losses.skipped_in_row >= self._context.config.training.skip_bad_steps:
-            before = (
-                f" {losses.skipped_in_row} in a row were skipped before." if losses.skipped_in_row else ""
-            )
+        losses, step, skipped = self._state.losses, self._state.step, self._state.losses.skipped_in_row
+        if skipped >= self._context.config.training.skip_bad_steps:
+            before = f" {skipped} in a row were skipped before." if skipped else ""
             place = self._context.length.place_of(step)
             self._fail(step + 1, f"{problem} in {place}. The weights are unchanged.{before}")
-        losses.skipped_in_row += 1
+        losses.skipped_in_row = skipped + 1
         figures = {"loss": _finite(loss), "grad_norm": _finite(grad_norm)}
         self._context.record_event("step_skipped", step=step + 1, reason=problem, **figures)
 
     def _fail(self, step: int, problem: str) -> None:
         """Raise TrainingFailedError for a `step` with a value that is not finite."""
-        self._saver.finish_before_failure()
+        # A value to save that is not finite is the cause, and raises; another failure to save stays silent.
+        with suppress(CheckpointError, RecordError):
+            self._saver.finish()
         raise self._context.not_finite_error(step, f"Step {step}: {problem}")
 
     # Log
@@ -466,13 +467,11 @@ class Trainer:
 
     def _validate_given_weights(self, validation: Validation) -> None:
         """Record the validation loss of the given weights; the run must not end above it."""
-        with (
-            self._context.show_current_work("validating the given weights"),
-            self._context.watchdog.slow_work(),
-        ):
+        context = self._context
+        with context.show_current_work("validating the given weights"), context.watchdog.slow_work():
             result = validation.run(self.forward, self._stop_reason, self._parallel.share)
         if result is not None and math.isfinite(result["val_loss"]):
-            self._context.record_event("validated", step=0, **result)
+            context.record_event("validated", step=0, **result)
 
     def _is_due(self, every: int | None) -> bool:
         """Return whether this step is a multiple of `every`, or the last one."""

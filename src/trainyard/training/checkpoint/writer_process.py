@@ -19,7 +19,7 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
@@ -59,20 +59,6 @@ class WriterProcess:
         theirs.close()
         send_handle(self._pipe, memory, self._process.pid)
 
-    def prepare(self, plan: SavePlan) -> None:
-        """Set what is written from now on. Raises OSError when the memory cannot be mapped."""
-        self._request(("prepare", plan))
-
-    def write(self, path: Path) -> WrittenFiles:
-        """Write the copies below `path`. Raises OSError or NotFiniteError."""
-        written: WrittenFiles = self._request(("write", path))
-        return written
-
-    def do(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which is pickled. Raises its OSError or TrainyardError."""
-        result: Result = self._request(("do", work))
-        return result
-
     def kill(self) -> None:
         """Kill it, whatever it is doing."""
         self._process.kill()
@@ -83,9 +69,10 @@ class WriterProcess:
         self.kill()
         self._pipe.close()
 
-    def _request(self, request: tuple[str, Any]) -> Any:
+    def request(self, name: str, argument: Any) -> Any:
+        """Return the answer of `_serve`. Raises its OSError or TrainyardError; CheckpointError at its end."""
         try:
-            self._pipe.send(request)
+            self._pipe.send((name, argument))
             answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
@@ -202,16 +189,16 @@ class BackgroundEngine(Engine):
             if self._copies is None or self._copies.plan is not plan:
                 self._forget_copies()
                 self._copies = Copies(plan, self._memory, pinned=stream is not None)
-                self._process.prepare(plan)
+                self._process.request("prepare", plan)
             self._copies.fill(tensor_of)
         if stream is not None:
             stream.synchronize()
 
     def write(self, path: Path) -> WrittenFiles:
-        return self._process.write(path)
+        return cast(WrittenFiles, self._process.request("write", path))
 
     def do(self, work: Callable[[], Result]) -> Result:
-        return self._process.do(work)
+        return cast(Result, self._process.request("do", work))
 
     def close(self, *, at_once: bool = False) -> None:
         if at_once:

@@ -25,9 +25,7 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
-    if data.hugging_face.dataset:
-        return open_stream(data, model)
-    return find_prepared_data(data, model)
+    return open_stream(data, model) if data.hugging_face.dataset else find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: TrainingData, world: World) -> str:

@@ -59,8 +59,3 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     shape = 0.5 * (1 + math.cos(math.pi * progress)) if config.lr_scheduler == "cosine" else 1 - progress
     floor = config.learning_rate * config.min_learning_rate_ratio
     return floor + (config.learning_rate - floor) * shape
-
-
-def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

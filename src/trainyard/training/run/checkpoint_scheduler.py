@@ -41,10 +41,8 @@ class Saver:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._state = context.state
-        self._last_saved_step = context.state.step if context.state.step else None
-        self._complete_step = (
-            self._last_saved_step if self._last_saved_step in complete_steps(context.directory) else None
-        )
+        self._last_saved_step = last = context.state.step or None
+        self._complete_step = last if last in complete_steps(context.directory) else None
         """The step of the newest complete checkpoint; None if there is none yet."""
         self._engine = Engine()
         self._shares: Shares | None = None
@@ -104,9 +102,8 @@ class Saver:
             self.save(wait=True)
         directory, stop = self._context.directory, self._context.stop
         command = resume_command(directory.path, command_line=made_by())
-        kind = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}.get(
-            stop.reason or "", StoppedError
-        )
+        kinds = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}
+        kind = kinds.get(stop.reason or "", StoppedError)
         first = "raise the limit, then: " if kind is CostLimitError else ""
         return kind(
             f"Stopped at step {state.step} of {self._context.length.steps}: {stop.reason}. "
@@ -132,25 +129,15 @@ class Saver:
             self._advance(self._pending, wait=True)
         self._report_removed()
 
-    def finish_before_failure(self) -> None:
-        """Finish the save under way before the run fails for another reason; a failure to save stays silent.
-
-        Raises TrainingFailedError when a value to save was not finite, because that is the cause then.
-        """
-        with suppress(CheckpointError, RecordError):
-            self.finish()
-
     def take_held_up_seconds(self) -> float:
         """Return the seconds that saves have held up training since the last call."""
         seconds, self._held_up = self._held_up, 0.0
         return seconds
 
-    def remove_old(self) -> None:
-        """Remove checkpoints that are no longer kept; a kill after a save may have left some."""
+    def __enter__(self) -> "Saver":
+        # A kill after a save may have left checkpoints that are no longer kept.
         self._remove_up_to(self._state.step, Engine())
         self._report_removed()
-
-    def __enter__(self) -> "Saver":
         self._engine = open_engine(self._context.config.checkpointing.mode)
         return self
 

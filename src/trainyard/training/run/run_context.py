@@ -215,10 +215,8 @@ def earlier_outcome(request: Request, length: RunLength, point: ResumePoint | No
     run = read_run(directory.run_file) if directory.run_file.exists() else {}
     outcome: dict[str, Any] = run.get("outcome", {})
     if outcome and recorded_run(run).has_succeeded and outcome.get("steps") == point.step:
-        found = differences_from_run(
-            directory, request.config, request.provenance, data=request.data.fingerprint
-        )
-        if found:
+        data = request.data.fingerprint
+        if found := differences_from_run(directory, request.config, request.provenance, data=data):
             raise other_inputs(directory, found)
         return outcome
     if point.step > length.steps:
@@ -275,10 +273,9 @@ def open_records(
 def continue_records(directory: RunDirectory, state: TrainingState, point: ResumePoint | None) -> None:
     """Remove the records of later steps than the state's, which are trained again, and record the start."""
     remove_leftovers(directory)
+    reason = "after the step resumed from"
     for step in set_aside_after(directory, state.step):
-        append_event(
-            directory.events_file, "checkpoint_removed", step=step, reason="after the step resumed from"
-        )
+        append_event(directory.events_file, "checkpoint_removed", step=step, reason=reason)
     facts: dict[str, Any] = {"step": state.step}
     if point is not None:
         facts |= {"checkpoint": str(point.path), "manifest_sha256": point.manifest_sha256}

@@ -51,10 +51,6 @@ class HubModel:
     def is_pinned(self) -> bool:
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
-    @property
-    def name(self) -> str:
-        return self.repository.rpartition("/")[2]
-
 
 def hub_model(path: str) -> HubModel | None:
     """The model on the Hub that `path` names; None when `path` is, or can only be, a local path."""

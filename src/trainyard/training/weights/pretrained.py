@@ -150,7 +150,7 @@ def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> DeclaredS
             f"model.path: {model} has no {CONFIG_NAME} on the Hugging Face Hub, so it is not a model that "
             "this trainer can start from. Nothing was started."
         )
-    values = {NAME: model.name, TOKENIZER: str(pinned)}
+    values = {NAME: model.repository.rpartition("/")[2], TOKENIZER: str(pinned)}
     return _declaration_of_folder(folder, str(pinned), str(pinned), values, open_keys)
 
 

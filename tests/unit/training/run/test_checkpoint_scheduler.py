@@ -33,7 +33,7 @@ from trainyard.training import loop
 from trainyard.training.checkpoint import checkpoint, shards, writer_process
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.checkpoint.writer_process import BackgroundEngine, WriterProcess
+from trainyard.training.checkpoint.writer_process import BackgroundEngine
 from trainyard.training.data.training_data import ready_data
 from trainyard.training.run import checkpoint_scheduler
 from trainyard.training.run.run_context import Request
@@ -123,7 +123,7 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
 
 # Points at which a run dies: a function, and the number of the call that ends the run.
 POINTS: dict[str, tuple[Any, str, int]] = {
-    "step": (loop, "set_learning_rate", 3),
+    "step": (loop, "clip_gradients", 3),
     "staging": (shards.Copies, "tensor_of", 70),
     "write": (hashlib, "sha256", 40),
     "index": (checkpoint, "write_checkpoint_index", 2),
@@ -204,12 +204,12 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
 def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(self: WriterProcess, path: Path) -> Any:
+    def die(self: BackgroundEngine, path: Path) -> Any:
         self._process.kill()
         return original(self, path)
 
-    original = WriterProcess.write
-    monkeypatch.setattr(WriterProcess, "write", die)
+    original = BackgroundEngine.write
+    monkeypatch.setattr(BackgroundEngine, "write", die)
     with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
         lab.run(lab.config(checkpointing={"mode": "async"}))
     assert "Once that is fixed: " in str(failure.value)
@@ -221,7 +221,7 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     ("owner", "name", "number", "message"),
     [
         (
-            WriterProcess,
+            BackgroundEngine,
             "write",
             errno.ENOSPC,
             r"No space left on .* free, a checkpoint needs .*\nFree space in",
@@ -305,13 +305,12 @@ def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.Monk
         if at == 5:
             raise KeyboardInterrupt
 
-    def stopped(self: WriterProcess, path: Path) -> Any:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+    def stopped(self: BackgroundEngine, path: Path) -> Any:
+        os.kill(self._process._process.pid, signal.SIGSTOP)
         return original(self, path)
 
-    original = WriterProcess.write
-    monkeypatch.setattr(WriterProcess, "write", stopped)
+    original = BackgroundEngine.write
+    monkeypatch.setattr(BackgroundEngine, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
     assert not complete_steps(lab.directory())
