@@ -98,17 +98,7 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
     lab.run(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
     listener = Listener(lambda _step: torch.rand(3))
 
-    class DelayedResult:
-        """Not done until the run has gone three steps further."""
-
-        def __init__(self, outcome: Any) -> None:
-            self.result = outcome.result
-
-        def done(self) -> bool:
-            return listener._at % 4 == 3
-
-    start = BackgroundEngine.start
-    monkeypatch.setattr(BackgroundEngine, "start", lambda self, work: DelayedResult(start(self, work)))
+    delay_saves(monkeypatch, lambda: listener._at % 4 == 3)  # until the run has gone three steps further
     late = lab.config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
     lab.run(late, mode, listener=listener)
     assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
@@ -250,7 +240,7 @@ def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
             (lab.folder / "run" / "events.jsonl").mkdir()
             raise ValueError("the test")
 
-    endless_saves(monkeypatch)
+    delay_saves(monkeypatch)
     with pytest.raises(ValueError, match="the test"):
         lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
     assert complete_steps(lab.directory()) == [4]
@@ -328,7 +318,7 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
 
     original = checkpoint_scheduler.Saver.poll
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
-    endless_saves(monkeypatch)
+    delay_saves(monkeypatch)
     lab.run(lab.config(checkpointing={"mode": "async"}))
     assert reserved[4] == (False, 5.0)  # a guess until the first save is measured
     assert reserved[5] == (True, 10.0)
@@ -371,7 +361,7 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     stop_arguments = lab.stop_after(5)
     monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with monkeypatch.context() as patch:
-        endless_saves(patch)
+        delay_saves(patch)
         with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
             lab.run(config, **stop_arguments)
     assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
@@ -445,15 +435,11 @@ def test_a_stop_removes_nothing(lab: Lab) -> None:
     assert complete_steps(directory) == [12]
 
 
-def endless_saves(patch: pytest.MonkeyPatch) -> None:
-    """Let every background save seem to be in progress until it is waited for."""
+def delay_saves(patch: pytest.MonkeyPatch, is_done: Callable[[], bool] = lambda: False) -> None:
+    """Let every background save seem to be in progress until `is_done`, or until it is waited for."""
     start = BackgroundEngine.start
-    patch.setattr(BackgroundEngine, "start", lambda self, work: NeverDone(start(self, work)))
 
+    def start_slowly(engine: BackgroundEngine, work: Callable[[], Any]) -> Any:
+        return SimpleNamespace(result=start(engine, work).result, done=is_done)
 
-class NeverDone:
-    def __init__(self, outcome: Any) -> None:
-        self.result = outcome.result
-
-    def done(self) -> bool:
-        return False
+    patch.setattr(BackgroundEngine, "start", start_slowly)
