@@ -29,12 +29,12 @@ from trainyard.run.records import RecordWriter, Row
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.resume import (
-    ResumePoint,
     agreed_resume_point,
     continue_node,
     find_resume_point,
     values_to_fit,
 )
+from trainyard.training.checkpoint.stored_index import ResumePoint
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand

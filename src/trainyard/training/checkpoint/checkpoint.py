@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from trainyard.errors import CheckpointError, DamagedFileError, TrainingFailedError
+from trainyard.errors import CheckpointError, TrainingFailedError
 from trainyard.run.atomic_files import (
     sha256_of_file,
     sync_directory,
@@ -42,7 +42,6 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.checkpoint_retention import complete_steps, remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
-from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.shards import (
     NotFiniteError,
@@ -53,7 +52,13 @@ from trainyard.training.checkpoint.shards import (
     side_stream,
     write_checkpoint_index,
 )
-from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
+from trainyard.training.checkpoint.stored_index import (
+    STATE_NAME,
+    load_tensors,
+    read_checkpoint_index,
+    read_state,
+    tensors_in,
+)
 from trainyard.training.checkpoint.training_state import (
     LossRecord,
     Tensors,
@@ -67,7 +72,6 @@ from trainyard.training.runtime.world import ALONE, World, attempt, explain_lost
 if TYPE_CHECKING:
     from trainyard.training.run.run_context import RunContext
 
-STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
 
 
@@ -167,17 +171,6 @@ def newest_good_checkpoint(
         else:
             return path
     return None
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """The trainer's own record in the checkpoint at `path`. Raises CheckpointError when it is unreadable."""
-    try:
-        value = read_json_object(path / STATE_NAME, links=False)
-    except (OSError, DamagedFileError) as error:
-        raise CheckpointError(str(error)) from None
-    if not {"step", "fits", "generators"} <= value.keys() or not isinstance(value["fits"], dict):
-        raise CheckpointError(f"{path / STATE_NAME}: not the record of a trainer")
-    return value
 
 
 def _restorable_tensors(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:

@@ -6,7 +6,7 @@ machines only compare what they have.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,14 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import NodeFolder, write_node
 from trainyard.run.records import append_event
 from trainyard.run.run_advice import checkpoint_advice, checkpoint_meant
-from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
-from trainyard.training.checkpoint.stored_index import read_checkpoint_index
+from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
+from trainyard.training.checkpoint.stored_index import (
+    ResumePoint,
+    belongs_to,
+    read_checkpoint_index,
+    read_state,
+)
 from trainyard.training.runtime.world import World
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """A verified checkpoint that fits the run."""
-
-    path: Path
-    step: int
-    manifest_sha256: str
 
 
 def find_resume_point(
@@ -57,11 +53,6 @@ def find_resume_point(
         return None
     check_fit(path, fits)
     return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
-
-
-def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
-    """Return whether the checkpoint at `path` is one of the run's own."""
-    return path is not None and directory.checkpoints.resolve() in path.resolve().parents
 
 
 def _checkpoint_of_other_run(

@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,22 @@ from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.vocabulary import Vocabulary, encode_pieces
 from trainyard.training.runtime.world import DataShare, attempt
 
-if TYPE_CHECKING:
-    from trainyard.training.data.hugging_face import TextStream
-
 # The position to continue reading from, as JSON; None is the beginning.
 StreamPosition = dict[str, Any] | None
 # Enough rows to keep the tokenizer's threads busy, and few enough to read again when a run resumes.
 CHUNK_ROWS = 64
 Tokens = npt.NDArray[np.int64]
 ChunkTokens = npt.NDArray[np.int32]
+
+
+class Texts(Protocol):
+    """A source of texts with a position to continue from."""
+
+    def part(self, number: int, of: int) -> "Texts":
+        """The lane `number` of `of`; it is read independently of this one and of other lanes."""
+
+    def read(self, place: StreamPosition, count: int) -> tuple[list[bytes], StreamPosition]:
+        """Read the texts of up to `count` rows in UTF-8, and the position after them; None at the end."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,7 @@ class Position:
 class TokenStream:
     """The texts of a split and the vocabulary that encodes them."""
 
-    def __init__(
-        self, texts: "TextStream", vocabulary: Vocabulary, name: str, *, marked: bool = False
-    ) -> None:
+    def __init__(self, texts: Texts, vocabulary: Vocabulary, name: str, *, marked: bool = False) -> None:
         """Create the stream. With `marked`, the tokens that begin a document are marked as in `batches`."""
         self.name = name
         self._texts, self._vocabulary, self._is_marked = texts, vocabulary, marked
@@ -88,7 +93,7 @@ class TokenStream:
 class StreamLane:
     """A lane as windows of tokens, from a position on."""
 
-    def __init__(self, stream: TokenStream, texts: "TextStream", start: Position) -> None:
+    def __init__(self, stream: TokenStream, texts: Texts, start: Position) -> None:
         self._stream, self._texts = stream, texts
         self._next = replace(start, consumed=0)
         self._ready: deque[tuple[Position, ChunkTokens]] = deque()

@@ -26,7 +26,7 @@ from trainyard.run.records import Row, append_event, keep_rows_up_to
 from trainyard.run.run_advice import other_inputs
 from trainyard.run.situation import recorded_run
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
-from trainyard.training.checkpoint.resume import ResumePoint, belongs_to
+from trainyard.training.checkpoint.stored_index import ResumePoint, belongs_to
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.config_of_run import differences_from_run
 from trainyard.training.data.training_data import TrainingData

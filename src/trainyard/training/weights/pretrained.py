@@ -120,7 +120,7 @@ def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> 
     if (folder / CONFIG_NAME).is_file():
         shown = Path(path) if place.is_dir() else Path(path).parent
         values = {NAME: folder.resolve().name, TOKENIZER: str(shown / TOKENIZER_NAME)}
-        return _declaration_of_folder(folder, str(shown), path, values, open_keys)
+        return _declaration_of_folder(folder, str(shown), path, given=values, open_keys=open_keys)
     if open_keys & _CORE and (place.suffix == ".safetensors" or any(folder.glob("*.safetensors"))):
         raise ConfigError(
             f"model.path: {path} has no {CONFIG_NAME} beside it, so the shape of the model is not known. Put "
@@ -130,7 +130,7 @@ def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> 
 
 
 def _declaration_of_folder(
-    folder: Path, shown: str, path: str, given: Mapping[str, str], open_keys: frozenset[str]
+    folder: Path, shown: str, path: str, *, given: Mapping[str, str], open_keys: frozenset[str]
 ) -> DeclaredShape:
     """Read the declaration of a folder; `given` are the name, and the tokenizer if the folder has one."""
     config = read_config(folder / CONFIG_NAME)
@@ -151,7 +151,7 @@ def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> DeclaredS
             "this trainer can start from. Nothing was started."
         )
     values = {NAME: model.repository.rpartition("/")[2], TOKENIZER: str(pinned)}
-    return _declaration_of_folder(folder, str(pinned), str(pinned), values, open_keys)
+    return _declaration_of_folder(folder, str(pinned), str(pinned), given=values, open_keys=open_keys)
 
 
 def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> DeclaredShape:
@@ -167,7 +167,7 @@ def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> D
 
 
 def _declaration_of_checkpoint(path: str, place: Path) -> DeclaredShape:
-    from trainyard.training.checkpoint.checkpoint import read_state
+    from trainyard.training.checkpoint.stored_index import read_state
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():
