@@ -324,7 +324,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     from trainyard.training.loop import Trainer
     from trainyard.training.model.optimizer import build_optimizer
     from trainyard.training.model.parallel import put_on_devices
-    from trainyard.training.run.run_context import RunContext, RunLength
+    from trainyard.training.run.run_context import Request, RunContext, RunLength
     from trainyard.training.run.trackers import Trackers
     from trainyard.training.runtime.hardware import prepare_device
     from trainyard.training.runtime.stop_signals import StopRequest
@@ -340,8 +340,7 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
     tokens = np.random.default_rng(0).integers(0, SHAPE["vocab_size"], 64 * args.tokens + 1)
     batches = TokenBatches(tokens, sequence_length=args.tokens, batch_size=1, seed=0)
     context = RunContext(
-        config=config,
-        directory=directory,
+        request=Request(config, directory, cast(Any, None), "none", "stall", {}),
         run_id="stall",
         length=RunLength(10**6, 10**6, 1.0, 1, args.tokens),
         fits={},
@@ -350,7 +349,6 @@ def build(args: argparse.Namespace, folder: Path) -> tuple[Any, Callable[[Kind],
         world=ALONE,
         stop=StopRequest(),
         listener=Heard(),
-        gpu_facts=dict,
         watchdog=Watchdog(config.monitoring),
     )
     return context, lambda kind: Trainer(context, cast(Any, kind), parallel, batches, trackers=Trackers({}))

@@ -62,7 +62,7 @@ def intervals(count: int, steps: int, store: str) -> tuple[list[float], int]:
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
     from trainyard.training.loop import train
-    from trainyard.training.run.run_request import Request
+    from trainyard.training.run.run_context import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 
     overrides = [f"training.max_steps={count * steps}", "model.device=cpu", "training.validation_steps=null"]

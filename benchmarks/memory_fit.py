@@ -104,7 +104,7 @@ def run_steps(config: Config, folder: Path) -> int:
     from trainyard.run.directory import RunDirectory
     from trainyard.training.data.tokenize_corpus import prepare_data
     from trainyard.training.loop import train
-    from trainyard.training.run.run_request import Request
+    from trainyard.training.run.run_context import Request
     from trainyard.training.runtime.stop_signals import StopRequest
 
     data = prepare_data(config.data, config.model)

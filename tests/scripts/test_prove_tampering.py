@@ -28,7 +28,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import collect_provenance
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.loop import train
-from trainyard.training.run.run_request import Request
+from trainyard.training.run.run_context import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
 ROOT = Path(__file__).resolve().parents[2]

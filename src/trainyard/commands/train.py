@@ -63,7 +63,7 @@ from trainyard.watch.network_record import NetworkWatch, expectation_here
 
 if TYPE_CHECKING:
     from trainyard.config.schema import Config
-    from trainyard.training.run.run_request import Request
+    from trainyard.training.run.run_context import Request
 
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 _SHUTDOWN_SECONDS = 300
@@ -249,7 +249,7 @@ def request_factory(
     args: argparse.Namespace, config: "Config", directory: RunDirectory, *, run_id: str
 ) -> "Callable[[Any], Request]":
     """Return a function that makes the complete request from the data; all other parts are made here."""
-    from trainyard.training.run.run_request import Request
+    from trainyard.training.run.run_context import Request
 
     package = Path(trainyard.__file__).parent
     if not runs_code_of(REPOSITORY_ROOT, package):

@@ -35,8 +35,8 @@ from trainyard.training.weights.safetensors_weights import INDEX_NAME, WEIGHTS_N
 from trainyard.training.weights.starting_weights import CheckpointWeights
 from trainyard.training.weights.weight_fit import parameters_of, require_fit
 
+# The largest size of a file of weights, unless one tensor is larger. One file is in memory at a time.
 SHARD_BYTES = 2 << 30
-"""The largest size of a file of weights, unless one tensor is larger. One file is in memory at a time."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

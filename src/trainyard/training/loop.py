@@ -21,6 +21,7 @@ from torch import Tensor
 from trainyard.config.load import config_sha256
 from trainyard.config.mesh import mesh_shape, require_processes
 from trainyard.config.schema import Config
+from trainyard.errors import CheckpointError, RecordError
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import mark_trained
 from trainyard.run.rank_times import write_rank_time
@@ -28,47 +29,48 @@ from trainyard.run.records import RecordWriter, Row
 from trainyard.training.checkpoint.checkpoint import load_checkpoint
 from trainyard.training.checkpoint.failure_advice import explain_memory_errors
 from trainyard.training.checkpoint.resume import (
-    ResumePoint,
     agreed_resume_point,
     continue_node,
     find_resume_point,
     values_to_fit,
 )
+from trainyard.training.checkpoint.stored_index import ResumePoint
 from trainyard.training.checkpoint.training_state import TrainingState
 from trainyard.training.data.preparation import plan_preparation
 from trainyard.training.data.training_data import Batches, TrainingData, agreed_fingerprint, data_at_hand
 from trainyard.training.data.vocabulary import load_vocabulary
 from trainyard.training.model.loss import compiled_kernels, summed_loss
-from trainyard.training.model.optimizer import build_optimizer, learning_rate, set_learning_rate
+from trainyard.training.model.optimizer import build_optimizer, learning_rate
 from trainyard.training.model.parallel import Parallel, clip_gradients, put_on_devices
 from trainyard.training.run.checkpoint_scheduler import Saver
 from trainyard.training.run.hang import end_when_hung
 from trainyard.training.run.network_fallback import keep_nccl_log, record_network
 from trainyard.training.run.outcome import OutcomeRecorder
-from trainyard.training.run.run_context import Listener, RunContext, RunLength, show_work
-from trainyard.training.run.run_request import (
+from trainyard.training.run.run_context import (
+    Listener,
     Request,
+    RunContext,
+    RunLength,
     continue_records,
     earlier_outcome,
-    mfu_of,
     open_records,
     plan_length,
-    segment_facts,
+    recorded_id,
+    show_work,
 )
 from trainyard.training.run.trackers import Trackers, use_trackers
 from trainyard.training.run.validation import Validation, open_validation, write_sample
 from trainyard.training.runtime.hardware import memory_facts, prepare_device
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.stop_signals import StopRequest, shield_children
-from trainyard.training.runtime.timing import step_clock
+from trainyard.training.runtime.timing import GpuClock, HostClock
 from trainyard.training.runtime.watchdog import Watchdog
 from trainyard.training.runtime.world import World, explain_lost_peers, join_world
 from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
-from trainyard.training.weights.weight_fit import WeightSource
 
 _PROMPT_TOKENS = 16
+# The numbers of new objects, and of searches, after which Python 3.11 searches for garbage by default.
 _NEW_OBJECTS = (700, 10, 10)
-"""The numbers of new objects, and of searches, after which Python 3.11 searches for garbage by default."""
 
 
 def train(
@@ -108,20 +110,20 @@ def train(
             return done
 
         show_work(listener, "building the model")
-        parallel, weights = _build_model(config, world, device, resumes=point is not None)
+        # The checkpoint to resume from replaces all values, so then none are drawn or read.
+        weights = None
+        if point is None:
+            tile_bytes = config.kernel_optimization.tile_bytes
+            weights = open_starting_weights(config.model, tile_bytes=tile_bytes)
+        parallel = put_on_devices(config, world, device, draw=point is None)
+        if weights:
+            load_weights(parallel.model, weights)
         exchange = parallel.compressed.tensors if parallel.compressed else None
         optimizer = build_optimizer(parallel.model, config.training)
         state = TrainingState(parallel.model, optimizer, exchange=exchange)
-
-        def write_records() -> str:
-            facts = segment_facts(request, length, parallel, weights, world=world, device=device)
-            return open_records(request, point, facts)
-
-        run_id = world.run_on_main(write_records)
         context = RunContext(
-            config=config,
-            directory=directory,
-            run_id=run_id,
+            request=request,
+            run_id=world.run_on_main(lambda: recorded_id(request)),
             length=length,
             fits=fits,
             state=state,
@@ -129,34 +131,17 @@ def train(
             world=world,
             stop=stop,
             listener=listener,
-            gpu_facts=request.gpu_facts,
             watchdog=Watchdog(config.monitoring),
-            mfu=mfu_of(request, world, device),
-            network=request.network,
         )
-        return _train_segment(request, context, point, parallel=parallel, batches=batches)
-
-
-def _build_model(
-    config: Config, world: World, device: torch.device, *, resumes: bool
-) -> tuple[Parallel, WeightSource | None]:
-    """Build the model, and return the weights that it starts from, None for random ones.
-
-    With `resumes` a checkpoint replaces all values afterwards, so nothing is drawn or read.
-    """
-    tile_bytes = config.kernel_optimization.tile_bytes
-    weights = None if resumes else open_starting_weights(config.model, tile_bytes=tile_bytes)
-    parallel = put_on_devices(config, world, device, draw=not resumes)
-    if weights:
-        load_weights(parallel.model, weights)
-    return parallel, weights
+        world.run_on_main(lambda: open_records(context, point, parallel, weights))
+        return _train_segment(context, point, parallel=parallel, batches=batches)
 
 
 def _train_segment(
-    request: Request, context: RunContext, point: ResumePoint | None, *, parallel: Parallel, batches: Batches
+    context: RunContext, point: ResumePoint | None, *, parallel: Parallel, batches: Batches
 ) -> dict[str, Any]:
     """Train the steps, write a sample and record the outcome, whatever happens."""
-    config, world, state = context.config, context.world, context.state
+    request, config, world, state = context.request, context.config, context.world, context.state
     # The trackers are closed last: W&B may wait a minute for its upload, longer than a grace period.
     with ExitStack() as last:
         with OutcomeRecorder(context, request.on_outcome) as recorder:
@@ -172,7 +157,6 @@ def _train_segment(
                     Saver(context) as saver,
                     closing(Trainer(context, saver, parallel, batches, trackers=trackers)) as trainer,
                 ):
-                    saver.remove_old()
                     trainer.train(open_validation(config, request.data, context.length.samples_per_step))
                     saver.save(wait=True)
                 with context.watchdog.slow_work(), context.show_current_work("writing a sample"):
@@ -221,7 +205,10 @@ class _OwnBatch:
 
 
 class Trainer:
-    """The steps of one segment, from `state.step` to the end or to a stop."""
+    """The steps of one segment, from `state.step` to the end or to a stop.
+
+    `train` is the loop and `step` one optimizer step; the methods below them are in the order of a step.
+    """
 
     def __init__(
         self, context: RunContext, saver: Saver, parallel: Parallel, batches: Batches, *, trackers: Trackers
@@ -230,7 +217,7 @@ class Trainer:
         self._context, self._saver, self._parallel, self._batches = context, saver, parallel, batches
         self._state, self._device, self._trackers = context.state, device, trackers
         self._metrics = RecordWriter(context.directory.metrics_file) if context.world.is_main else None
-        self._clock = step_clock(device)
+        self._clock = GpuClock() if device.type == "cuda" else HostClock()
         bfloat16 = context.config.model.dtype == "bfloat16" and parallel.autocast
         self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
         self._loss_kernels = compiled_kernels() if compiles and device.type == "cuda" else None
@@ -240,8 +227,6 @@ class Trainer:
         self._slowest_step = 0.0
         self._slowest_usual = 0.0
         """Without the first step, which compiles and opens channels."""
-        self._network: dict[str, Any] | None = None
-        """The event that says which network joined the machines."""
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -256,19 +241,23 @@ class Trainer:
             self._validate_given_weights(validation)
         if state.pending_row is not None:  # a stop has postponed the validation of this step
             self._log(state.pending_row, validation)
+        first = state.step
+        network: dict[str, Any] | None = None
         while state.step < self._context.length.steps:
             self._stop_if_requested()
             start = time.perf_counter()
             row = self.step()
             row |= self._measure_speed(time.perf_counter() - start)
+            if state.step == first + 1:  # this step has opened the channels between the machines
+                network = record_network(self._context)
             self._log(row, validation)
             saver.poll()
             if state.step % self._context.config.checkpointing.save_steps == 0:
                 saver.save()
             if self._slowest_usual:
                 saver.report_grace(self._slowest_usual)
-        if self._slowest_step:  # some processes open further channels later, as for a validation
-            record_network(self._context, self._network)
+        if state.step > first:  # some processes open further channels later, as for a validation
+            record_network(self._context, network)
 
     def step(self) -> Row:
         """Train one step, and return its row without speed, memory and validation.
@@ -282,14 +271,16 @@ class Trainer:
             batch = self._own_batch(state.step)
             self._clock.lap("data")
             own_loss = self._forward_backward(batch)
-            own_norm = clip_gradients(state.model, training.max_grad_norm or math.inf)
-            loss, grad_norm = self._read(own_loss, own_norm)
+            norm = clip_gradients(state.model, training.max_grad_norm or math.inf)
+            # So far a GPU only has the work in its queue. The next line waits until it is done.
+            loss, grad_norm = self._read_figures(own_loss, norm)
         self._clock.lap("backward")
         # The check comes before the optimizer, so that a bad step leaves the weights as they are.
-        problem = self._problem(loss, grad_norm)
+        problem = self._problem_of(loss, grad_norm)
         rate = learning_rate(state.step, state.schedule_steps or self._context.length.steps, training)
         if problem is None:
-            set_learning_rate(state.optimizer, rate)
+            for group in state.optimizer.param_groups:
+                group["lr"] = rate
             self._saver.wait_until_staged()  # the copy of the last checkpoint still reads the weights
             if self._parallel.compressed:
                 self._parallel.compressed.commit()
@@ -297,7 +288,7 @@ class Trainer:
                 state.optimizer.step()
             self._record_loss(loss)
         else:
-            self._skip(problem, loss, grad_norm)
+            self._skip_update(problem, loss, grad_norm)
         state.optimizer.zero_grad(set_to_none=True)
         self._clock.lap("optimizer")
         state.step += 1
@@ -390,7 +381,7 @@ class Trainer:
 
     # Finite?
 
-    def _read(self, own_loss: Tensor, grad_norm: Tensor) -> tuple[float, float]:
+    def _read_figures(self, own_loss: Tensor, grad_norm: Tensor) -> tuple[float, float]:
         """Read the step's loss and gradient norm: the only time in a step that the host waits for a GPU.
 
         While the GPU computes, the batch of the next step is put on it.
@@ -400,7 +391,7 @@ class Trainer:
         loss, norm = torch.stack((own_loss, grad_norm.to(own_loss.device))).tolist()
         return self._parallel.share.total(loss), norm
 
-    def _problem(self, loss: float, grad_norm: float) -> str | None:
+    def _problem_of(self, loss: float, grad_norm: float) -> str | None:
         """Return the reason not to apply the update; None if there is none. All processes return the same."""
         skips, losses = self._context.config.training.skip_bad_steps, self._state.losses
         problem = None
@@ -412,22 +403,22 @@ class Trainer:
             problem = f"loss {loss:.4g} is far above the usual {losses.usual:.4g}"
         return self._context.world.first_reason(problem) if skips else problem
 
-    def _skip(self, problem: str, loss: float, grad_norm: float) -> None:
+    def _skip_update(self, problem: str, loss: float, grad_norm: float) -> None:
         """Record that the update is skipped. Raises TrainingFailedError when that is not allowed."""
-        losses, step = self._state.losses, self._state.step
-        if losses.skipped_in_row >= self._context.config.training.skip_bad_steps:
-            before = (
-                f" {losses.skipped_in_row} in a row were skipped before." if losses.skipped_in_row else ""
-            )
+        losses, step, skipped = self._state.losses, self._state.step, self._state.losses.skipped_in_row
+        if skipped >= self._context.config.training.skip_bad_steps:
+            before = f" {skipped} in a row were skipped before." if skipped else ""
             place = self._context.length.place_of(step)
             self._fail(step + 1, f"{problem} in {place}. The weights are unchanged.{before}")
-        losses.skipped_in_row += 1
+        losses.skipped_in_row = skipped + 1
         figures = {"loss": _finite(loss), "grad_norm": _finite(grad_norm)}
         self._context.record_event("step_skipped", step=step + 1, reason=problem, **figures)
 
     def _fail(self, step: int, problem: str) -> None:
         """Raise TrainingFailedError for a `step` with a value that is not finite."""
-        self._saver.finish_before_failure()
+        # A value to save that is not finite is the cause, and raises; another failure to save stays silent.
+        with suppress(CheckpointError, RecordError):
+            self._saver.finish()
         raise self._context.not_finite_error(step, f"Step {step}: {problem}")
 
     # Log
@@ -443,9 +434,7 @@ class Trainer:
         """Note how long the step took that has just ended, and return the figures of its speed."""
         context, length = self._context, self._context.length
         context.watchdog.record_step(seconds)
-        if not self._slowest_step:  # the first one opened the channels
-            self._network = record_network(context)
-        else:
+        if self._slowest_step:
             self._slowest_usual = max(self._slowest_usual, seconds)
         self._slowest_step = max(self._slowest_step, seconds)
         self._state.seconds += seconds
@@ -478,13 +467,11 @@ class Trainer:
 
     def _validate_given_weights(self, validation: Validation) -> None:
         """Record the validation loss of the given weights; the run must not end above it."""
-        with (
-            self._context.show_current_work("validating the given weights"),
-            self._context.watchdog.slow_work(),
-        ):
+        context = self._context
+        with context.show_current_work("validating the given weights"), context.watchdog.slow_work():
             result = validation.run(self.forward, self._stop_reason, self._parallel.share)
         if result is not None and math.isfinite(result["val_loss"]):
-            self._context.record_event("validated", step=0, **result)
+            context.record_event("validated", step=0, **result)
 
     def _is_due(self, every: int | None) -> bool:
         """Return whether this step is a multiple of `every`, or the last one."""
@@ -494,7 +481,7 @@ class Trainer:
     def _write(self, row: Row) -> None:
         context = self._context
         row |= {"checkpoint_seconds": self._saver.take_held_up_seconds()} | memory_facts(self._device)
-        row |= context.gpu_facts()
+        row |= context.request.gpu_facts()
         row = {key: value for key, value in row.items() if value is not None} | {"time": time.time()}
         if context.world.size > 1:
             write_rank_time(context.directory.logs, context.world.rank, row)
@@ -559,27 +546,22 @@ def join_processes(
 def rehearse(
     config: Config, request_for: Callable[[TrainingData], Request], *, processes: int | None = None
 ) -> dict[str, Any]:
-    """Describe what `processes` processes would train, without changing anything, for `--dry-run`.
+    """Describe what `train` by `processes` processes would do, without changing anything, for `--dry-run`.
 
-    Data that is not prepared stays unprepared. The length of the run is then unknown, so the description says
-    under `prepares` what would be prepared first. The default for `processes` is the number that torchrun has
-    started, or 1.
+    That is the length of the run and the checkpoint it would resume from. Data that is not prepared stays
+    unprepared; the length is then unknown, and `prepares` says what would be prepared first. The default for
+    `processes` is the number that torchrun has started, or 1.
     """
     count = processes or int(os.environ.get("WORLD_SIZE", "1"))
     require_processes(config, count)
     data = data_at_hand(config.data, config.model)
-    if data is not None:
-        return describe(request_for(data), processes=count)
-    return {"prepares": plan_preparation(config.data, config.model).to_json()}
-
-
-def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
-    """Describe what `train` would do: the length of the run and the checkpoint it would resume from."""
-    request = request.with_pinned_config()
+    if data is None:
+        return {"prepares": plan_preparation(config.data, config.model).to_json()}
+    request = request_for(data).with_pinned_config()
     config = request.config
-    batches, length = open_batches(request, processes)
+    batches, length = open_batches(request, count)
     with closing(batches):
-        fits = values_to_fit(config, request.data.fingerprint, length.samples_per_step)
+        fits = values_to_fit(config, data.fingerprint, length.samples_per_step)
         point = find_resume_point(request.directory, request.resume, fits, record=False)
         if point is None:
             open_starting_weights(config.model)  # refuses weights that do not fit
@@ -588,5 +570,5 @@ def describe(request: Request, *, processes: int = 1) -> dict[str, Any]:
         "resumes": str(point.path) if point else None,
         "starts_from": None if point else config.model.path,
         "plan": length.to_json(),
-        "data": request.data.to_json(),
+        "data": data.to_json(),
     }

@@ -80,7 +80,7 @@ class Yard:
         # Importing torch takes seconds; a process that only judges runs does without it.
         from trainyard.training.data.tokenize_corpus import prepare_data
         from trainyard.training.loop import train
-        from trainyard.training.run.run_request import Request
+        from trainyard.training.run.run_context import Request
 
         config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
         facts = collect_provenance(

@@ -12,7 +12,7 @@ from trainyard.run.identity import read_run
 from trainyard.run.records import Row, read_rows
 from trainyard.training.data.training_data import ready_data
 from trainyard.training.loop import train
-from trainyard.training.run.run_request import Request
+from trainyard.training.run.run_context import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 
 TINY: dict[str, Any] = {

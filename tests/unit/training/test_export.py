@@ -68,17 +68,6 @@ def test_small_shards_hold_the_same_tensors_under_an_index(
         assert sum(export.sizes[name] for name in names) <= 20_000 or len(names) == 1
 
 
-def test_an_exported_folder_is_a_starting_point(lab: Lab, finished_run: RunDirectory) -> None:
-    write_export(plan_export(finished_run, shard_bytes=20_000), lab.folder / "out")
-    one_step = {"max_steps": 1}
-    ways = {"folder": lab.folder / "out", "checkpoint": finished_run.checkpoint(12)}
-    losses = {
-        name: lab.run(lab.config(model={"path": str(path)}, training=one_step), name)["first_loss"]
-        for name, path in ways.items()
-    }
-    assert losses["folder"] == losses["checkpoint"]
-
-
 def test_newest_passes_over_what_does_not_verify_and_a_named_step_does_not(
     finished_run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:

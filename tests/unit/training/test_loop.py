@@ -60,7 +60,7 @@ def test_a_step_asks_for_values_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
 def test_a_batch_that_was_prepared_ahead_is_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = lab.run(lab.config(**STEPS), "plain")
     used: list[bool] = []
-    read, own = Trainer._read, Trainer._own_batch
+    read, own = Trainer._read_figures, Trainer._own_batch
 
     def ahead(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
         step._prefetch()  # as on a GPU
@@ -71,7 +71,7 @@ def test_a_batch_that_was_prepared_ahead_is_the_same(lab: Lab, monkeypatch: pyte
         used.append(batch is ready)
         return batch
 
-    monkeypatch.setattr(Trainer, "_read", ahead)
+    monkeypatch.setattr(Trainer, "_read_figures", ahead)
     monkeypatch.setattr(Trainer, "_own_batch", record_read)
     prefetched = lab.run(lab.config(**STEPS), "prefetched")
     assert used == [False, True, True]
@@ -94,19 +94,21 @@ def test_a_model_for_a_checkpoint_is_not_drawn(tied: bool, tiny_config: Callable
 
 def read_badly(monkeypatch: pytest.MonkeyPatch, bad: dict[int, tuple[float, float]]) -> None:
     """Let the loss and the gradient norm of some steps, counted from 1, be read as these values."""
-    read = Trainer._read
+    read = Trainer._read_figures
 
     def read_step(step: Trainer, *tensors: Tensor) -> tuple[float, float]:
         return bad.get(step._state.step + 1) or read(step, *tensors)
 
-    monkeypatch.setattr(Trainer, "_read", read_step)
+    monkeypatch.setattr(Trainer, "_read_figures", read_step)
 
 
 NOT_FINITE = ((math.nan, 1.0), (math.inf, 1.0), (2.0, math.nan), (2.0, math.inf))
 
 
-@pytest.mark.parametrize("allowed", [0, 1, 2, 3])
-@pytest.mark.parametrize("bad", [[1], [2, 3], [2, 4], [3, 4, 5], [6], [5, 6]])
+@pytest.mark.parametrize(
+    ("bad", "allowed"),
+    [([1], 0), ([1], 1), ([2, 4], 1), ([2, 3], 1), ([3, 4, 5], 2), ([3, 4, 5], 3), ([6], 0)],
+)
 def test_so_many_bad_updates_in_a_row_are_skipped(
     lab: Lab, bad: list[int], allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +148,7 @@ def test_a_process_skips_what_another_cannot_apply(lab: Lab, monkeypatch: pytest
 
     def vote_with_another(world: World, reason: str | None) -> str | None:
         """Stand in for a second process, whose gradient is not finite in the third step."""
-        if inspect.stack()[1].function != "_problem":
+        if inspect.stack()[1].function != "_problem_of":
             return vote(world, reason)
         votes.append(reason)
         return "gradient norm nan is not finite" if len(votes) == 3 else reason

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each_case
 from tests.unit.training.lab import Lab
 from tests.unit.training.run.offline_wandb import records_of
 
@@ -15,7 +16,6 @@ from trainyard.errors import (
     CheckpointError,
     ConfigError,
     CostLimitError,
-    DataError,
     IncompatibleCheckpointError,
     RecordError,
     StoppedError,
@@ -222,23 +222,27 @@ def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
         assert (stop.since_signal(), stop.seconds_left()) == (12.0, 18.0)
 
 
-def test_the_deadline_stops_with_a_checkpoint(lab: Lab) -> None:
-    with pytest.raises(StoppedError, match="the deadline is near"):
-        lab.run(lab.config(), stop=StopRequest(deadline=0.0))
-    outcome = lab.outcome()
-    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 75, 1)
-    assert complete_steps(lab.directory()) == [1]
-
-
-def test_the_limit_of_the_cost_stops_with_a_checkpoint_and_is_not_continued(lab: Lab) -> None:
-    with pytest.raises(
-        CostLimitError, match=r"limits\.cost_usd is reached.*\nTo resume: raise the limit"
-    ) as caught:
-        lab.run(lab.config(), stop=StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0))
-    assert caught.value.exit_code == 1
-    outcome = lab.outcome()
-    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", 1, 1)
-    assert complete_steps(lab.directory()) == [1]
+@each_case(
+    ("stop", "kind", "message", "code"),
+    [
+        (StopRequest(deadline=0.0), StoppedError, "the deadline is near", 75),
+        (
+            StopRequest.after(None, gone=0, grace=30, paid_seconds=0.0),
+            CostLimitError,
+            r"limits\.cost_usd is reached.*\nTo resume: raise the limit",
+            1,
+        ),
+    ],
+)
+def test_a_deadline_and_a_limit_of_the_cost_stop_with_a_checkpoint(
+    lab: Lab, stop: StopRequest, kind: type[StoppedError], message: str, code: int
+) -> None:
+    with pytest.raises(kind, match=message) as stopped:
+        lab.run(lab.config(), f"run-{code}", stop=stop)
+    outcome = lab.outcome(f"run-{code}")
+    assert (outcome["status"], outcome["exit_code"], outcome["steps"]) == ("stopped", code, 1)
+    assert stopped.value.exit_code == code
+    assert complete_steps(lab.directory(f"run-{code}")) == [1]
 
 
 def test_a_finished_run_is_not_trained_again(lab: Lab) -> None:
@@ -296,34 +300,23 @@ def test_resume_none_refuses_a_directory_that_holds_a_run(lab: Lab) -> None:
     assert (lab.folder / "run" / "run.json").read_bytes() == before
 
 
-def test_a_named_checkpoint_of_another_run_is_its_parent(lab: Lab) -> None:
+def test_a_run_from_another_runs_checkpoint_keeps_it_as_its_parent(lab: Lab) -> None:
     uninterrupted = lab.once("uninterrupted")
-    checkpoint = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
-    child = lab.run(lab.config(), "child", resume=str(checkpoint))
-    assert child["state_sha256"] == uninterrupted["state_sha256"]
-    parent = lab.record("child")["parent"]
-    assert parent["checkpoint"] == str(checkpoint)
-    assert len(parent["manifest_sha256"]) == 64
-    assert lab.steps("child") == [9, 10, 11, 12]
-
-
-def test_a_run_killed_before_its_first_save_starts_from_its_parent_again(lab: Lab) -> None:
-    uninterrupted = lab.once("uninterrupted")
+    lab.once("used")
     parent = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
-    lab.run(lab.config(), "child", resume=str(parent))
-    shutil.rmtree(lab.folder / "child" / "checkpoints")
-    again = lab.run(lab.config(), "child")
-    assert again["state_sha256"] == uninterrupted["state_sha256"]
-    assert lab.record("child")["parent"]["checkpoint"] == str(parent)
-    assert lab.steps("child") == [9, 10, 11, 12]
-
-
-def test_a_run_does_not_start_from_a_parent_that_has_changed(lab: Lab) -> None:
-    lab.once("uninterrupted")
-    parent = lab.folder / "uninterrupted" / "checkpoints" / "step-00000008"
-    lab.run(lab.config(), "child", resume=str(parent))
-    shutil.rmtree(lab.folder / "child" / "checkpoints")
     manifest = parent / "manifest.json"
+    with pytest.raises(ConfigError, match="holds a run already"):
+        lab.run(lab.config(), "used", resume=str(parent))
+    with pytest.raises(StoppedError):
+        lab.run(lab.config(), "child", resume=str(parent), **lab.stop_after(10))
+    assert lab.run(lab.config(), "child", resume=str(parent))["state_sha256"] == uninterrupted["state_sha256"]
+    recorded = {"checkpoint": str(parent), "manifest_sha256": sha256_of_file(manifest)}
+    # A run that is killed before its first save starts from its parent again, which must be unchanged.
+    shutil.rmtree(lab.folder / "child" / "checkpoints")
+    assert lab.run(lab.config(), "child")["state_sha256"] == uninterrupted["state_sha256"]
+    assert lab.record("child")["parent"] == recorded
+    assert lab.steps("child") == [9, 10, 11, 12]
+    shutil.rmtree(lab.folder / "child" / "checkpoints")
     manifest.write_text(manifest.read_text() + "\n")
     with pytest.raises(CheckpointError, match="which has been replaced since"):
         lab.run(lab.config(), "child")
@@ -388,12 +381,6 @@ def test_a_missing_gpu_is_named_with_the_fix(lab: Lab) -> None:
         lab.run(lab.config(model={"device": "cuda:63"}))
 
 
-def test_too_little_data_for_a_step_is_named(lab: Lab) -> None:
-    with pytest.raises(DataError, match="fewer than the 100,000 of one step"):
-        lab.run(lab.config(training={"batch_size": 100_000}))
-    assert not (lab.folder / "run").exists()
-
-
 def test_metrics_are_json_that_any_reader_takes(lab: Lab) -> None:
     lab.run()
     for line in (lab.folder / "run" / "metrics.jsonl").read_text().splitlines():
@@ -452,25 +439,6 @@ def test_wandb_reads_the_rows_logged_offline(lab: Lab, monkeypatch: pytest.Monke
     assert json.loads(configured["training"])["seed"] == 4711
 
 
-def test_two_trainers_in_one_directory_are_one_too_many(lab: Lab) -> None:
-    refused: list[str] = []
-
-    class SecondTraining:
-        """Starts a second training of the same run in the middle of the first."""
-
-        def on_row(self, row: dict[str, Any]) -> None:
-            if row["step"] == 2:
-                with pytest.raises(ConfigError, match="is being trained by process") as failure:
-                    lab.run()
-                refused.append(str(failure.value))
-
-        def on_event(self, event: str, fields: dict[str, Any]) -> None: ...
-
-    assert lab.run(lab.config(), listener=SecondTraining())["steps"] == 12
-    assert len(refused) == 1
-    assert lab.steps() == list(range(1, 13))
-
-
 def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(lab: Lab) -> None:
     config = lab.config(checkpointing={"keep_last": 9})
     uninterrupted = lab.run(config)
@@ -481,19 +449,6 @@ def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(lab: Lab)
     assert (directory.checkpoints / ".set-aside-step-00000012" / "manifest.json").is_file()
     assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
     assert lab.steps() == list(range(1, 13))
-
-
-def test_another_runs_checkpoint_does_not_go_into_a_used_directory(lab: Lab) -> None:
-    uninterrupted = lab.once("uninterrupted")
-    lab.once("used")
-    checkpoint = str(lab.folder / "uninterrupted" / "checkpoints" / "step-00000008")
-    with pytest.raises(ConfigError, match="holds a run already"):
-        lab.run(lab.config(), "used", resume=checkpoint)
-    with pytest.raises(StoppedError):
-        lab.run(lab.config(), "child", resume=checkpoint, **lab.stop_after(10))
-    assert lab.run(lab.config(), "child", resume=checkpoint)["state_sha256"] == uninterrupted["state_sha256"]
-    rows = lab.rows("child")
-    assert [row["step"] for row in rows] == [9, 10, 11, 12]
 
 
 def test_a_checkpoint_beyond_the_requested_steps_is_refused(lab: Lab) -> None:

@@ -3,7 +3,7 @@
     staging ---> writing ---> completing ---> complete
     a copy       shards       index, record, rename, manifest (main process)
 
-A save executor (`writer_process`) does the work, at once or in the background. All processes start a phase
+An engine (`writer_process`) does the work, at once or in the background. All processes start a phase
 together, between the same two steps; they agree on it in `PendingSave`, on training's thread.
 
 Reading starts from the manifest; a checkpoint that does not verify is never loaded. `shards` decides which
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from trainyard.errors import CheckpointError, DamagedFileError, TrainingFailedError
+from trainyard.errors import CheckpointError, TrainingFailedError
 from trainyard.run.atomic_files import (
     sha256_of_file,
     sync_directory,
@@ -42,7 +42,6 @@ from trainyard.run.checkpoint_manifest import (
 from trainyard.run.checkpoint_retention import complete_steps, remove_checkpoint
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import Failure, FailureKind
-from trainyard.run.untrusted_files import read_json_object
 from trainyard.training.checkpoint.failure_advice import build_error, not_finite_failure
 from trainyard.training.checkpoint.shards import (
     NotFiniteError,
@@ -53,7 +52,13 @@ from trainyard.training.checkpoint.shards import (
     side_stream,
     write_checkpoint_index,
 )
-from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
+from trainyard.training.checkpoint.stored_index import (
+    STATE_NAME,
+    load_tensors,
+    read_checkpoint_index,
+    read_state,
+    tensors_in,
+)
 from trainyard.training.checkpoint.training_state import (
     LossRecord,
     Tensors,
@@ -61,13 +66,12 @@ from trainyard.training.checkpoint.training_state import (
     generator_states,
     restore_generators,
 )
-from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult
+from trainyard.training.checkpoint.writer_process import Engine, PendingResult
 from trainyard.training.runtime.world import ALONE, World, attempt, explain_lost_peers
 
 if TYPE_CHECKING:
     from trainyard.training.run.run_context import RunContext
 
-STATE_NAME = "trainer_state.json"
 _logger = logging.getLogger(__name__)
 
 
@@ -167,17 +171,6 @@ def newest_good_checkpoint(
         else:
             return path
     return None
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """The trainer's own record in the checkpoint at `path`. Raises CheckpointError when it is unreadable."""
-    try:
-        value = read_json_object(path / STATE_NAME, links=False)
-    except (OSError, DamagedFileError) as error:
-        raise CheckpointError(str(error)) from None
-    if not {"step", "fits", "generators"} <= value.keys() or not isinstance(value["fits"], dict):
-        raise CheckpointError(f"{path / STATE_NAME}: not the record of a trainer")
-    return value
 
 
 def _restorable_tensors(path: Path, index: Metadata, state: TrainingState) -> dict[str, Tensors]:
@@ -312,7 +305,7 @@ class PendingSave:
 
     def _complete(self, written: Callable[[], list[WrittenFiles]]) -> PendingResult[tuple[int, str]]:
         if not self._context.world.is_main:
-            return ForegroundEngine().start(lambda: (0, ""))
+            return Engine().start(lambda: (0, ""))
 
         def work() -> tuple[int, str]:
             return self._engine.do(

@@ -20,11 +20,10 @@ from trainyard.run.records import read_rows
 from trainyard.run.suggested_commands import made_by
 
 Error = TypeVar("Error", bound=TrainyardError)
-_HIGHEST_RATE = 1e-3
-"""The highest learning rate that is suggested, a usual peak rate of small models."""
+_HIGHEST_RATE = 1e-3  # the highest learning rate that is suggested, a usual peak rate of small models
 _DIVIDED_BY = 10
+# Parts of the messages of torch's allocator for main memory, which raises RuntimeError.
 _CPU_SIGNS = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")
-"""Parts of the messages of torch's allocator for main memory, which raises RuntimeError."""
 
 
 def build_error(kind: type[Error], what: str, failure: Failure, directory: RunDirectory) -> Error:

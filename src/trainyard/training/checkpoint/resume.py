@@ -6,13 +6,13 @@ machines only compare what they have.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainyard.config.load import dump_yaml
-from trainyard.config.schema import Config, DataConfig
+from trainyard.config.schema import Config
 from trainyard.errors import CheckpointError, ConfigError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file, write_bytes_atomically
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, is_complete, verify_checkpoint
@@ -22,18 +22,14 @@ from trainyard.run.identity import read_run
 from trainyard.run.node_folder import NodeFolder, write_node
 from trainyard.run.records import append_event
 from trainyard.run.run_advice import checkpoint_advice, checkpoint_meant
-from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint, read_state
-from trainyard.training.checkpoint.stored_index import read_checkpoint_index
+from trainyard.training.checkpoint.checkpoint import newest_good_checkpoint
+from trainyard.training.checkpoint.stored_index import (
+    ResumePoint,
+    belongs_to,
+    read_checkpoint_index,
+    read_state,
+)
 from trainyard.training.runtime.world import World
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """A verified checkpoint that fits the run."""
-
-    path: Path
-    step: int
-    manifest_sha256: str
 
 
 def find_resume_point(
@@ -57,11 +53,6 @@ def find_resume_point(
         return None
     check_fit(path, fits)
     return ResumePoint(path, int(read_state(path)["step"]), sha256_of_file(path / MANIFEST_NAME))
-
-
-def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
-    """Return whether the checkpoint at `path` is one of the run's own."""
-    return path is not None and directory.checkpoints.resolve() in path.resolve().parents
 
 
 def _checkpoint_of_other_run(
@@ -141,26 +132,20 @@ def check_fit(path: Path, fits: Mapping[str, Any]) -> None:
 
 
 def values_to_fit(config: Config, fingerprint: str, samples_per_step: int) -> dict[str, Any]:
-    """The values that must be equal to resume: the model's shape, the data and its order."""
-    return {
-        **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
-        "data fingerprint": fingerprint,
-        "data.sequence_length": config.data.sequence_length,
-        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
-        "training.seed": config.training.seed,
-        **_data_values(config.data),
-    }
-
-
-def _data_values(data: DataConfig) -> dict[str, Any]:
-    """The packing, if it is not the default, and the order of a stream, by configuration key.
+    """The values that must be equal to resume: the model's shape, the data and its order.
 
     The source of a stream does not count, because its fingerprint covers the content.
     """
-    facts: dict[str, Any] = {} if data.packing == "concatenate" else {"data.packing": data.packing}
-    if data.hugging_face.dataset is not None:
-        facts["data.hugging_face.shuffled_sequences"] = data.hugging_face.shuffled_sequences
-    return facts
+    data, stream = config.data, config.data.hugging_face
+    return {
+        **{f"model.architecture.{k}": v for k, v in config.model.architecture.model_dump().items()},
+        "data fingerprint": fingerprint,
+        "data.sequence_length": data.sequence_length,
+        "global batch (batch_size × gradient_accumulation_steps × processes)": samples_per_step,
+        "training.seed": config.training.seed,
+        **({} if data.packing == "concatenate" else {"data.packing": data.packing}),
+        **({"data.hugging_face.shuffled_sequences": stream.shuffled_sequences} if stream.dataset else {}),
+    }
 
 
 _FETCH = (

@@ -39,8 +39,8 @@ from trainyard.run.checkpoint_manifest import ManifestFile
 from trainyard.training.runtime.world import World
 
 _CHUNK_BYTES = 1 << 20
+# Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it.
 _BUFFER_BYTES = 1 << 16
-"""Size of the file buffer; it is small, because a chunk as small as the buffer would be copied into it."""
 TensorOf = Callable[[WriteItem], Tensor]
 
 
@@ -194,8 +194,7 @@ def _skip_second_checksum() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-_ALIGNMENT = 64
-"""Alignment in bytes: a cache line, which is a multiple of every element's size."""
+_ALIGNMENT = 64  # alignment in bytes: a cache line, which is a multiple of every element's size
 
 
 class NotFiniteError(CheckpointError):

@@ -1,10 +1,10 @@
-"""Read the index of a checkpoint (`.metadata`), which locates every tensor, without executing its pickle.
+"""Read a checkpoint: the trainer's record, and the index (`.metadata`) without executing its pickle.
 
     .metadata --the classes of an index, no others--> Metadata --types, files, sizes--> resume, export, prove
 
-The index is a pickle, and torch's own reader executes whatever a pickle contains. A checkpoint may come from
-anywhere, so every reader in Trainyard uses `read_checkpoint_index`. `state_digests` compares the tensors with
-the outcome's `state_sha256`; nothing else here checks their contents.
+The index locates every tensor. It is a pickle, and torch's own reader executes whatever a pickle contains. A
+checkpoint may come from anywhere, so every reader in Trainyard uses `read_checkpoint_index`. `state_digests`
+compares the tensors with the outcome's `state_sha256`; nothing else here checks their contents.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import pathlib
 import pickle
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, EnumType
 from itertools import product
 from pathlib import Path
@@ -28,16 +29,18 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from trainyard.errors import CheckpointError, DamagedFileError
 from trainyard.run.checkpoint_manifest import read_manifest
+from trainyard.run.directory import RunDirectory
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.run.untrusted_files import read_bytes
+from trainyard.run.untrusted_files import read_bytes, read_json_object
 from trainyard.training.checkpoint.training_state import add_to_digest
 
 INDEX_NAME = ".metadata"
+STATE_NAME = "trainer_state.json"
+# The errors that torch and pickle raise for invalid bytes.
 _DAMAGED = (
     *(pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError),
     *(RuntimeError, OSError, OverflowError, ImportError, MemoryError, RecursionError),
 )
-"""The errors that torch and pickle raise for invalid bytes."""
 
 
 def read_checkpoint_index(checkpoint: Path) -> Metadata:
@@ -60,6 +63,17 @@ def read_checkpoint_index(checkpoint: Path) -> Metadata:
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise CheckpointError(f"{path}: is not an index of a checkpoint ({reason})") from None
     return cast(Metadata, index)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The trainer's own record in the checkpoint at `path`. Raises CheckpointError when it is unreadable."""
+    try:
+        value = read_json_object(path / STATE_NAME, links=False)
+    except (OSError, DamagedFileError) as error:
+        raise CheckpointError(str(error)) from None
+    if not {"step", "fits", "generators"} <= value.keys() or not isinstance(value["fits"], dict):
+        raise CheckpointError(f"{path / STATE_NAME}: not the record of a trainer")
+    return value
 
 
 def tensors_in(index: Metadata) -> dict[str, TensorStorageMetadata]:
@@ -190,3 +204,17 @@ def _digest(checkpoint: Path, index: Metadata, part: str, progress: Progress) ->
         add_to_digest(total, key.removeprefix(prefix), tensor)
         progress.advance(tensor.nbytes)
     return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A verified checkpoint that fits the run."""
+
+    path: Path
+    step: int
+    manifest_sha256: str
+
+
+def belongs_to(directory: RunDirectory, path: Path | None) -> bool:
+    """Return whether the checkpoint at `path` is one of the run's own."""
+    return path is not None and directory.checkpoints.resolve() in path.resolve().parents

@@ -13,13 +13,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan
@@ -36,11 +36,11 @@ from trainyard.training.checkpoint.shards import (
 from trainyard.training.runtime.stop_signals import shield_children
 
 Result = TypeVar("Result")
+# The start method of `multiprocessing`; the process shares only its arguments with its trainer.
 START_METHOD = "spawn"
-"""The start method of `multiprocessing`; the process shares only its arguments with its trainer."""
 _END_SECONDS = 10
+# Low enough that a step on the same processors goes first, but not so low that a save starves beside it.
 _NICENESS = 5
-"""Low enough that a step on the same processors goes first, but not so low that a save starves beside it."""
 
 
 class WriterProcess:
@@ -59,20 +59,6 @@ class WriterProcess:
         theirs.close()
         send_handle(self._pipe, memory, self._process.pid)
 
-    def prepare(self, plan: SavePlan) -> None:
-        """Set what is written from now on. Raises OSError when the memory cannot be mapped."""
-        self._request(("prepare", plan))
-
-    def write(self, path: Path) -> WrittenFiles:
-        """Write the copies below `path`. Raises OSError or NotFiniteError."""
-        written: WrittenFiles = self._request(("write", path))
-        return written
-
-    def do(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`, which is pickled. Raises its OSError or TrainyardError."""
-        result: Result = self._request(("do", work))
-        return result
-
     def kill(self) -> None:
         """Kill it, whatever it is doing."""
         self._process.kill()
@@ -83,9 +69,10 @@ class WriterProcess:
         self.kill()
         self._pipe.close()
 
-    def _request(self, request: tuple[str, Any]) -> Any:
+    def request(self, name: str, argument: Any) -> Any:
+        """Return the answer of `_serve`. Raises its OSError or TrainyardError; CheckpointError at its end."""
         try:
-            self._pipe.send(request)
+            self._pipe.send((name, argument))
             answer = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             self._process.join(_END_SECONDS)
@@ -109,7 +96,7 @@ def _serve(pipe: Connection) -> None:
     os.nice(_NICENESS)
     torch.set_num_threads(1)
     with suppress(EOFError, ConnectionError):
-        memory, engine = recv_handle(pipe), ForegroundEngine()
+        memory, engine = recv_handle(pipe), Engine()
         while True:
             name, argument = pipe.recv()
             try:
@@ -131,43 +118,6 @@ def _end_with_trainer() -> None:
     os._exit(1)
 
 
-Result_co = TypeVar("Result_co", covariant=True)
-Mode = Literal["sync", "async"]
-
-
-class PendingResult(Protocol[Result_co]):
-    """The result of some work, once it is done; a Future is one."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> Result_co:
-        """Wait for the result. Raises the error of the work."""
-
-
-class Engine(Protocol):
-    """Does the work of one save at a time. Started work calls all methods except `start` and `close`."""
-
-    def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
-        """Run `work` after the work that was started before."""
-
-    def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:
-        """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
-
-    def write(self, path: Path) -> WrittenFiles:
-        """Write the staged tensors below `path`. Raises NotFiniteError, before it writes anything."""
-
-    def do(self, work: Callable[[], Result]) -> Result:
-        """Do other work on files. `work` can be pickled."""
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Release thread and process; with `at_once` even in the middle of a write."""
-
-
-def open_engine(mode: Mode) -> Engine:
-    """The executor for `checkpointing.mode`."""
-    return ForegroundEngine() if mode == "sync" else BackgroundEngine()
-
-
 class _LazyResult(Generic[Result]):
     """Work that runs once, when its result is first requested."""
 
@@ -181,34 +131,51 @@ class _LazyResult(Generic[Result]):
         return self._work()
 
 
-class ForegroundEngine:
-    """Training waits for all work, and the written tensors are not copied."""
+PendingResult = _LazyResult[Result] | Future[Result]
+Mode = Literal["sync", "async"]
+
+
+class Engine:
+    """Does the work of one save at a time. Training waits for it, and the written tensors are not copied.
+
+    Started work calls all methods except `start` and `close`.
+    """
+
+    is_background = False
 
     def __init__(self) -> None:
         self._staged: tuple[SavePlan, TensorOf] | None = None
 
     def start(self, work: Callable[[], Result]) -> PendingResult[Result]:
+        """Run `work` after the work that was started before."""
         return _LazyResult(work)
 
     def stage(self, plan: SavePlan, tensor_of: TensorOf, stream: torch.cuda.Stream | None) -> None:  # noqa: ARG002
+        """Protect the tensors to be written from later steps; on a GPU by copies on `stream`."""
         self._staged = plan, tensor_of
 
     def write(self, path: Path) -> WrittenFiles:
+        """Write the staged tensors below `path`. Raises NotFiniteError, before it writes anything."""
         assert self._staged is not None
         require_finite(*self._staged)
         return write_shards(path, *self._staged)
 
     def do(self, work: Callable[[], Result]) -> Result:
+        """Do other work on files. `work` can be pickled."""
         return work()
 
     def close(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - nothing runs in the background
+        """Release thread and process; with `at_once` even in the middle of a write."""
         self._staged = None
 
 
-class BackgroundEngine:
+class BackgroundEngine(Engine):
     """A thread copies the state, and the writer process does the rest; training waits for neither."""
 
+    is_background = True
+
     def __init__(self) -> None:
+        super().__init__()
         self._memory = open_memory()
         self._copies: Copies | None = None
         self._process = WriterProcess(self._memory)
@@ -222,16 +189,16 @@ class BackgroundEngine:
             if self._copies is None or self._copies.plan is not plan:
                 self._forget_copies()
                 self._copies = Copies(plan, self._memory, pinned=stream is not None)
-                self._process.prepare(plan)
+                self._process.request("prepare", plan)
             self._copies.fill(tensor_of)
         if stream is not None:
             stream.synchronize()
 
     def write(self, path: Path) -> WrittenFiles:
-        return self._process.write(path)
+        return cast(WrittenFiles, self._process.request("write", path))
 
     def do(self, work: Callable[[], Result]) -> Result:
-        return self._process.do(work)
+        return cast(Result, self._process.request("do", work))
 
     def close(self, *, at_once: bool = False) -> None:
         if at_once:
@@ -245,3 +212,8 @@ class BackgroundEngine:
         copies, self._copies = self._copies, None
         if copies is not None:
             copies.close()
+
+
+def open_engine(mode: Mode) -> Engine:
+    """The engine for `checkpointing.mode`."""
+    return BackgroundEngine() if mode == "async" else Engine()

@@ -72,14 +72,18 @@ class TokenBatches:
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
     def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
-        """The micro batches of this process at `step`, and the number of targets over all processes."""
+        """The micro batches of this process at `step`, and the number of targets over all processes.
+
+        A micro batch is the tokens `[size, sequence_length + 1]` of one forward pass. Only targets that count
+        in the loss are counted.
+        """
         batch = self.batch(step)
         return take_share(batch, size=size, rank=groups.rank, of=groups.size), count_targets(batch)
 
     def position(self, _step: int) -> None:
-        """None, because the step number is the position."""
+        """What a checkpoint needs to resume at a step: nothing, because the step number is enough."""
 
-    def restore(self, _position: object) -> None:
+    def restore(self, _positions: object) -> None:
         """There is nothing to restore."""
 
     def close(self) -> None:

@@ -19,8 +19,7 @@ class SkippedRow(NamedTuple):
     reason: str
 
 
-Piece = bytes | None
-"""A part of a document's text in UTF-8, cut between characters; None ends the document."""
+Piece = bytes | None  # a part of a document's text in UTF-8, cut between characters; None ends the document
 _PIECE_BYTES = 1 << 20
 _PARQUET_ROWS = 1024
 

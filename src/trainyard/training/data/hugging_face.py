@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import Config, DataConfig, HuggingFaceConfig, ModelConfig
-from trainyard.errors import ConfigError, DataError, ServiceError
+from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.data.batches import first_windows, plain_ids
 from trainyard.training.data.config_of_run import with_revision
 from trainyard.training.data.stream_batches import StreamBatches, StreamPosition, Tokens, TokenStream
 from trainyard.training.data.vocabulary import load_vocabulary
-from trainyard.training.weights.hub_model import first_line, is_offline
+from trainyard.training.weights.hub_model import first_line, hub_error
 
 _SECONDS = 30.0
 _COMMIT_DIGITS = 40
@@ -160,14 +160,8 @@ def _explain_errors(dataset: str) -> Iterator[None]:
             "validation_split and revision; a dataset that is private or gated needs HF_TOKEN."
         ) from None
     except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]  # from its HTTP client
-        if is_offline():
-            fix = "HF_HUB_OFFLINE is set: unset it"
-        else:
-            fix = "Check the network, HTTPS_PROXY and HF_ENDPOINT"
-        raise ServiceError(
-            f"{dataset} cannot be read from the Hugging Face Hub ({first_line(error)}).\n"
-            f"{fix}, or put the files into a local folder and set {_KEY}.dataset to it."
-        ) from None
+        instead = f"put the files into a local folder and set {_KEY}.dataset to it."
+        raise hub_error(dataset, error, instead) from None
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.vocabulary import Vocabulary, encode_pieces
 from trainyard.training.runtime.world import DataShare, attempt
 
+# The position to continue reading from, as JSON; None is the beginning.
 StreamPosition = dict[str, Any] | None
-"""The position to continue reading from, as JSON; None is the beginning."""
+# Enough rows to keep the tokenizer's threads busy, and few enough to read again when a run resumes.
 CHUNK_ROWS = 64
-"""Enough rows to keep the tokenizer's threads busy, and few enough to read again when a run resumes."""
 Tokens = npt.NDArray[np.int64]
 ChunkTokens = npt.NDArray[np.int32]
 
@@ -142,10 +142,8 @@ class StreamLane:
         return chunk.size
 
 
-_END_SECONDS = 2.0
-"""`close` waits this long for a running read; one that hangs on the network is abandoned."""
-Positions = dict[int, Position]
-"""The position of each lane that this process reads."""
+_END_SECONDS = 2.0  # `close` waits this long for a running read; one that hangs on the network is abandoned
+Positions = dict[int, Position]  # the position of each lane that this process reads
 
 
 @dataclass(frozen=True)

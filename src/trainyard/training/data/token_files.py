@@ -30,8 +30,7 @@ from trainyard.training.data.corpus import SkipCount
 from trainyard.training.data.vocabulary import TokenArray
 
 _CHUNK_TOKENS = 1 << 22
-LARGE_BYTES = 1 << 30
-"""Smaller files are hashed at every use, which takes half a second at most."""
+LARGE_BYTES = 1 << 30  # smaller files are hashed at every use, which takes half a second at most
 
 
 class FileState(NamedTuple):
@@ -213,9 +212,9 @@ class PreparedData:
     validation_files: int
     """0 if the end of the tokens is held out."""
     skipped: tuple[SkipCount, ...]
-    seconds: float
+    seconds: float = 0.0
     """The time to prepare or find the data."""
-    reused: bool
+    reused: bool = False
     """Whether an earlier run had prepared it."""
     validation_split: str | None = None
     """How validation data was held out: complete `files`, or the end of the tokens (`within`); None: not."""

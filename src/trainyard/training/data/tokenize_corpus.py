@@ -91,13 +91,10 @@ def prepared_data_of(config_file: Path) -> tuple[str | None, str | None]:
         return None, None
     if prepared is None or not all(file.path.exists() for file in prepared.files):
         return None, None
-    changed = next((file.path for file in prepared.files if not file.verify()), None)
-    if changed is None:
+    if (changed := _changed_file(prepared)) is None:
         return prepared.fingerprint, None
-    return (
-        None,
-        f"{changed}: its content changed since it was prepared, so the tokens of the run are not known",
-    )
+    problem = "its content changed since it was prepared, so the tokens of the run are not known"
+    return None, f"{changed}: {problem}"
 
 
 def _find_usable(
@@ -143,34 +140,37 @@ def _too_short(
 
 def _find_or_make(plan: Preparation, progress: Progress) -> PreparedData:
     """The data that an earlier run prepared, if its token files have not changed since; else prepare it."""
-    prepared = read_prepared(plan.directory)
-    if prepared is not None:
+
+    def is_ready(directory: Path) -> bool:
+        if (prepared := read_prepared(directory)) is None:
+            return False
         progress.begin("hashing prepared tokens")
-        changed = [file.path for file in prepared.files if not file.verify(progress)]
-        if not changed:
-            return prepared
-        _logger.warning(
-            "%s: its content has changed since it was prepared, though not its size; preparing it again",
-            changed[0],
-        )
-    progress.begin("reading", sum(file.size for file in (*plan.train, *plan.validation)))
+        return _changed_file(prepared, progress) is None
+
+    def fill(folder: Path) -> None:
+        if (before := read_prepared(plan.directory)) is not None:
+            _logger.warning(
+                "%s: its content has changed since it was prepared, though not its size; preparing it again",
+                _changed_file(before),
+            )
+        progress.begin("reading", plan.size)
+        _fill(plan, folder, progress)
+
     try:
-        is_own = fill_folder(plan.directory, lambda folder: _fill(plan, folder, progress), _is_unchanged)
+        is_own = fill_folder(plan.directory, fill, is_ready)
     except OSError as error:
         raise DataError(
             f"{plan.directory}: the tokens could not be prepared ({error}). "
             "Free space, or set data.prepared_directory to a folder that can be written."
         ) from None
-    if (prepared := read_prepared(plan.directory)) is None:
-        raise DataError(
-            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
-        )
+    prepared = read_prepared(plan.directory)
+    assert prepared is not None
     return replace(prepared, reused=not is_own)
 
 
-def _is_unchanged(directory: Path) -> bool:
-    prepared = read_prepared(directory)
-    return prepared is not None and all(file.verify() for file in prepared.files)
+def _changed_file(prepared: PreparedData, progress: Progress = UNSEEN) -> Path | None:
+    """The first token file with another content than was written."""
+    return next((file.path for file in prepared.files if not file.verify(progress)), None)
 
 
 def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
@@ -221,8 +221,6 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         train_files=train_files,
         validation_files=validation_files,
         skipped=skips.summary(),
-        seconds=0.0,
-        reused=False,
         validation_split=plan.split,
     )
     write_dataset_index(prepared, folder)

@@ -1,59 +1,18 @@
 """The training data of a run: prepared token files, or a stream that is read during training."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
-
-from trainyard.config.schema import Config, DataConfig, ModelConfig
+from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.run.progress import UNSEEN, Progress
-from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.batches import TokenBatches
+from trainyard.training.data.hugging_face import StreamedData, open_stream
+from trainyard.training.data.stream_batches import StreamBatches
+from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data
-from trainyard.training.runtime.world import DataShare, World
+from trainyard.training.runtime.world import World
 
-
-class Batches(Protocol):
-    """Training samples by step."""
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """None when the length of the data is not known."""
-
-    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
-        """The tokens `[size, sequence_length + 1]` of this process's forward passes at `step`, from 0.
-
-        Also returns the number of targets that count in the loss, over all processes.
-        """
-
-    def position(self, step: int) -> dict[str, Any] | None:
-        """The data that a checkpoint needs to resume at `step`; None when the step number is enough."""
-
-    def restore(self, positions: Sequence[dict[str, Any]]) -> None:
-        """Continue from the values that `position` returned on all processes."""
-
-    def close(self) -> None:
-        """Stop reading ahead."""
-
-
-class TrainingData(Protocol):
-    """Tokens that are ready to train on."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    def pinned_config(self, config: Config) -> Config: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def batches(self, *, sequence_length: int, batch_size: int, seed: int) -> Batches: ...
-
-    def validation_windows(self, *, length: int, count: int) -> np.ndarray: ...
-
-    def prompt(self, count: int) -> list[int]: ...
+TrainingData = PreparedData | StreamedData  # tokens that are ready to train on
+# Training samples by step, each a function of the step number; `share` says what a process gets.
+Batches = TokenBatches | StreamBatches
 
 
 def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN) -> TrainingData:
@@ -66,9 +25,7 @@ def ready_data(data: DataConfig, model: ModelConfig, progress: Progress = UNSEEN
 
 def data_at_hand(data: DataConfig, model: ModelConfig) -> TrainingData | None:
     """Like `ready_data`, but write nothing; return None when the data has to be prepared first."""
-    if data.hugging_face.dataset:
-        return open_stream(data, model)
-    return find_prepared_data(data, model)
+    return open_stream(data, model) if data.hugging_face.dataset else find_prepared_data(data, model)
 
 
 def agreed_fingerprint(data: TrainingData, world: World) -> str:

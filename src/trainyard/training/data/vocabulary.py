@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,72 +29,17 @@ _logger = logging.getLogger(__name__)
 _EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|im_end|>", "[SEP]")
 
 
-class Vocabulary(Protocol):
-    """Text to token ids and back."""
-
-    size: int
-    """Token ids are below this."""
-    eos: int | None
-    """The token that ends a document; None when the tokenizer has none."""
-    dtype: str
-    """The smallest of uint8, uint16, uint32 that holds every id."""
-    digest: str
-    """Two vocabularies with equal digests give equal tokens."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, tokens: list[int]) -> str: ...
-
-    def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
-        """The number of UTF-8 bytes that `tokens` (any shape) decode to; 0 when it is not known."""
-
-    def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
-        """Yield the tokens of a stream of pieces; `eos` ends each document."""
-
-
-def load_vocabulary(model: ModelConfig) -> Vocabulary:
-    """Load the vocabulary of `model.tokenizer`, or bytes.
-
-    Raises ConfigError when the tokenizer is unusable or too large.
-    """
-    if model.tokenizer is None:
-        return ByteVocabulary()
-    vocabulary = TokenizerVocabulary(tokenizer_file(model.tokenizer))
-    if vocabulary.size > model.architecture.vocab_size:
-        raise ConfigError(
-            f"model.tokenizer: {model.tokenizer} has {vocabulary.size:,} tokens, more than "
-            f"model.architecture.vocab_size, {model.architecture.vocab_size:,}. "
-            "Name the tokenizer of the weights, or for random weights set model.architecture.vocab_size to "
-            f"{vocabulary.size}. Nothing was started."
-        )
-    return vocabulary
-
-
-def encode_pieces(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
-    """Yield the tokens of each piece, and whether a document begins with them.
-
-    There is one array of tokens per piece, but the vocabulary may read pieces ahead of the arrays it yields.
-    """
-    begins: deque[bool] = deque()
-
-    def note_starts() -> Iterator[Piece]:
-        is_new = True
-        for piece in pieces:
-            begins.append(is_new)
-            is_new = piece is None
-            yield piece
-
-    for tokens in vocabulary.token_arrays(note_starts()):
-        yield tokens, begins.popleft()
-
-
 class ByteVocabulary:
     """Every byte of UTF-8 text is a token; 0x00, which text does not contain, ends a document."""
 
     size = 256
+    """Token ids are below this."""
     eos: int | None = 0
+    """The token that ends a document; None when the tokenizer has none."""
     dtype = "uint8"
+    """The smallest of uint8, uint16, uint32 that holds every id."""
     digest = "bytes"
+    """Two vocabularies with equal digests give equal tokens."""
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
@@ -104,10 +49,14 @@ class ByteVocabulary:
         return bytes(token if token < self.size else 0xFF for token in tokens).decode("utf-8", "replace")
 
     def text_bytes(self, tokens: npt.NDArray[np.integer[Any]]) -> int:
-        """Count all tokens but separators; 0 if an id is above 255: its bytes are then not known."""
+        """The number of UTF-8 bytes that `tokens` (any shape) decode to: separators count nothing.
+
+        0 if it is not known, because an id is above 255.
+        """
         return int(np.count_nonzero(tokens)) if tokens.size and int(tokens.max()) < self.size else 0
 
     def token_arrays(self, pieces: Iterator[Piece]) -> Iterator[TokenArray]:
+        """Yield the tokens of a stream of pieces; `eos` ends each document."""
         separator = np.zeros(1, np.uint8)
         for piece in pieces:
             yield separator if piece is None else np.frombuffer(piece, np.uint8)
@@ -156,6 +105,45 @@ class TokenizerVocabulary:
             for piece in batch:
                 ids = separator if piece is None else next(encodings).ids
                 yield np.array(ids, dtype=self.dtype)
+
+
+Vocabulary = ByteVocabulary | TokenizerVocabulary  # text to token ids and back
+
+
+def load_vocabulary(model: ModelConfig) -> Vocabulary:
+    """Load the vocabulary of `model.tokenizer`, or bytes.
+
+    Raises ConfigError when the tokenizer is unusable or too large.
+    """
+    if model.tokenizer is None:
+        return ByteVocabulary()
+    vocabulary = TokenizerVocabulary(tokenizer_file(model.tokenizer))
+    if vocabulary.size > model.architecture.vocab_size:
+        raise ConfigError(
+            f"model.tokenizer: {model.tokenizer} has {vocabulary.size:,} tokens, more than "
+            f"model.architecture.vocab_size, {model.architecture.vocab_size:,}. "
+            "Name the tokenizer of the weights, or for random weights set model.architecture.vocab_size to "
+            f"{vocabulary.size}. Nothing was started."
+        )
+    return vocabulary
+
+
+def encode_pieces(vocabulary: Vocabulary, pieces: Iterator[Piece]) -> Iterator[tuple[TokenArray, bool]]:
+    """Yield the tokens of each piece, and whether a document begins with them.
+
+    There is one array of tokens per piece, but the vocabulary may read pieces ahead of the arrays it yields.
+    """
+    begins: deque[bool] = deque()
+
+    def note_starts() -> Iterator[Piece]:
+        is_new = True
+        for piece in pieces:
+            begins.append(is_new)
+            is_new = piece is None
+            yield piece
+
+    for tokens in vocabulary.token_arrays(note_starts()):
+        yield tokens, begins.popleft()
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:

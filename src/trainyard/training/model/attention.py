@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Tokens; for longer ones the scores `[batch, heads, seq, seq]`, kept for backward, take too much memory.
 LONGEST_WRITTEN_OUT = 512
-"""Tokens; for longer ones the scores `[batch, heads, seq, seq]`, kept for backward, take too much memory."""
 
 
 def is_written_out(device: torch.device, length: int) -> bool:

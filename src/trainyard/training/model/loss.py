@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# The largest size of the float32 copy of rows: on a CPU it fits a cache, on a GPU it keeps the GPU busy.
 ROWS_BYTES = 1 << 21, 1 << 26
-"""The largest size of the float32 copy of rows: on a CPU it fits a cache, on a GPU it keeps the GPU busy."""
 
 
 @dataclass(frozen=True)

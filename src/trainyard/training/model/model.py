@@ -39,18 +39,12 @@ def rotary_frequencies(architecture: ArchitectureConfig) -> Tensor:
     return plain * (kept + (1 - kept) / scaling.factor)
 
 
-def rotary_table(architecture: ArchitectureConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary positions, each `[position, head_dim]` in float32."""
+def fixed_tables(architecture: ArchitectureConfig) -> dict[str, Tensor]:
+    """The constant tables of a decoder: the causal mask, and the rotary positions `[position, head_dim]`."""
     positions = torch.arange(architecture.max_position_embeddings, dtype=torch.float32)
     angles = torch.outer(positions, rotary_frequencies(architecture)).repeat(1, 2)
-    return angles.cos(), angles.sin()
-
-
-def fixed_tables(architecture: ArchitectureConfig) -> dict[str, Tensor]:
-    """The constant tables of a decoder: the rotary positions and the causal mask. They are not trained."""
-    cosines, sines = rotary_table(architecture)
     length = min(architecture.max_position_embeddings, LONGEST_WRITTEN_OUT)
-    return {"cosines": cosines, "sines": sines, "unseen": unseen_keys(length)}
+    return {"cosines": angles.cos(), "sines": angles.sin(), "unseen": unseen_keys(length)}
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch.optim import AdamW, Optimizer
 
 from trainyard.config.schema import TrainingConfig
 
+# The share of a run in which warmup_stable_decay decays, where training.decay_steps is null.
 DECAY_SHARE = 0.2
-"""The share of a run in which warmup_stable_decay decays, where training.decay_steps is null."""
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> Optimizer:
@@ -59,8 +59,3 @@ def learning_rate(step: int, total_steps: int, config: TrainingConfig) -> float:
     shape = 0.5 * (1 + math.cos(math.pi * progress)) if config.lr_scheduler == "cosine" else 1 - progress
     floor = config.learning_rate * config.min_learning_rate_ratio
     return floor + (config.learning_rate - floor) * shape
-
-
-def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

@@ -47,6 +47,7 @@ from trainyard.training.model.model import Block, Llama, build_model, fill_table
 from trainyard.training.model.shard_assignment import gather_tensor
 from trainyard.training.runtime.world import DataShare, World
 
+# The operations whose results selective recomputation keeps, because they are the most expensive.
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -54,7 +55,6 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
 }
-"""The operations whose results selective recomputation keeps, because they are the most expensive."""
 
 
 @dataclass(frozen=True)

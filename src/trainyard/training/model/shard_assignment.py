@@ -12,10 +12,8 @@ from torch.distributed.tensor import DTensor
 # torch has no public name for it; its own checkpoints are written by it.
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-_DRAWN_AT_ONCE = 1 << 22
-"""Values: 16 MB in float32."""
-_GROUP = 16
-"""torch draws normal values in groups of this size, and the end of other tensors once more."""
+_DRAWN_AT_ONCE = 1 << 22  # values: 16 MB in float32
+_GROUP = 16  # torch draws normal values in groups of this size, and the end of other tensors once more
 
 
 @torch.no_grad()

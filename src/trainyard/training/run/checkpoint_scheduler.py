@@ -25,29 +25,26 @@ from trainyard.run.checkpoint_retention import complete_steps, remove_old_checkp
 from trainyard.run.suggested_commands import from_here, made_by, resume_command
 from trainyard.training.checkpoint.checkpoint import PendingSave, SavedCheckpoint
 from trainyard.training.checkpoint.shards import Shares, share_out
-from trainyard.training.checkpoint.writer_process import Engine, ForegroundEngine, PendingResult, open_engine
+from trainyard.training.checkpoint.writer_process import Engine, PendingResult, open_engine
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.stop_signals import COST_LIMIT, INTERRUPT
 
-_GUESS_SECONDS = 5.0
-"""Assumed duration of a save before the first one was measured."""
+_GUESS_SECONDS = 5.0  # assumed duration of a save before the first one was measured
+# From the last checkpoint to the exit code: the outcome is written and the processes exit.
 _ENDING_SECONDS = 2.0
-"""From the last checkpoint to the exit code: the outcome is written and the processes exit."""
 _logger = logging.getLogger(__name__)
 
 
 class Saver:
     """The checkpoints of one segment. A context: leaving it waits for the save under way, if it still can."""
 
-    def __init__(self, parts: RunContext) -> None:
-        self._parts = parts
-        self._state = parts.state
-        self._last_saved_step = parts.state.step if parts.state.step else None
-        self._complete_step = (
-            self._last_saved_step if self._last_saved_step in complete_steps(parts.directory) else None
-        )
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._state = context.state
+        self._last_saved_step = last = context.state.step or None
+        self._complete_step = last if last in complete_steps(context.directory) else None
         """The step of the newest complete checkpoint; None if there is none yet."""
-        self._engine: Engine = ForegroundEngine()
+        self._engine = Engine()
         self._shares: Shares | None = None
         self._pending: PendingSave | None = None
         self._removing: PendingResult[list[int]] | None = None
@@ -68,16 +65,16 @@ class Saver:
         A save under way is finished first. With `wait` nothing is copied. Raises CheckpointError, or
         TrainingFailedError when a weight is not finite; the run must then end.
         """
-        with self._parts.show_current_work(f"saving step {self._state.step}"):
+        with self._context.show_current_work(f"saving step {self._state.step}"):
             if self._last_saved_step != self._state.step:
                 self.finish()
                 with self._count_wait():
                     # The optimizer's moments exist from the start, so all saves have the same tensors.
-                    self._shares = self._shares or share_out(self._state.tensors(), self._parts.world)
-                    engine = ForegroundEngine() if wait else self._engine
-                    self._pending = PendingSave(self._parts, self._shares, engine)
+                    self._shares = self._shares or share_out(self._state.tensors(), self._context.world)
+                    engine = Engine() if wait else self._engine
+                    self._pending = PendingSave(self._context, self._shares, engine)
                     self._last_saved_step = self._state.step
-            if wait or isinstance(self._engine, ForegroundEngine):
+            if wait or not self._engine.is_background:
                 self.finish()
 
     def stop(self) -> StoppedError:
@@ -87,9 +84,11 @@ class Saver:
         raise, which names the step at which the run ends.
         """
         # The earliest signal of any process counts for the grace period of all.
-        since = [seconds for seconds in self._parts.world.gather(self._parts.stop.since_signal()) if seconds]
+        since = [
+            seconds for seconds in self._context.world.gather(self._context.stop.since_signal()) if seconds
+        ]
         if since:
-            self._parts.stop.adopt_signal(max(since))
+            self._context.stop.adopt_signal(max(since))
         state, pending, reached, left = self._state, self._pending, self._state.step, ""
         if pending is not None and pending.step != reached and not self._has_time(2, pending.seconds):
             self.finish()
@@ -101,14 +100,13 @@ class Saver:
             left = f" The grace period had no time left to save step {reached}."
         else:
             self.save(wait=True)
-        directory, stop = self._parts.directory, self._parts.stop
+        directory, stop = self._context.directory, self._context.stop
         command = resume_command(directory.path, command_line=made_by())
-        kind = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}.get(
-            stop.reason or "", StoppedError
-        )
+        kinds = {COST_LIMIT: CostLimitError, INTERRUPT: InterruptedRunError}
+        kind = kinds.get(stop.reason or "", StoppedError)
         first = "raise the limit, then: " if kind is CostLimitError else ""
         return kind(
-            f"Stopped at step {state.step} of {self._parts.length.steps}: {stop.reason}. "
+            f"Stopped at step {state.step} of {self._context.length.steps}: {stop.reason}. "
             f"{from_here(directory.checkpoint(state.step))} is complete.{left}\nTo resume: {first}{command}"
         )
 
@@ -121,40 +119,26 @@ class Saver:
     def poll(self) -> None:
         """Advance the save under way, without waiting; called between two steps."""
         if self._pending is not None:
-            with self._count_wait(), self._record_failure():
-                saved = self._pending.advance(wait=False)
-            self._conclude(saved, self._engine)
+            self._advance(self._pending, wait=False)
         elif self._removing is not None and self._removing.done():
             self._report_removed()
 
     def finish(self) -> None:
         """Wait for the save under way, and for the removal of old checkpoints."""
         if self._pending is not None:
-            with self._count_wait(), self._record_failure():
-                saved = self._pending.advance(wait=True)
-            self._conclude(saved, ForegroundEngine())
+            self._advance(self._pending, wait=True)
         self._report_removed()
-
-    def finish_before_failure(self) -> None:
-        """Finish the save under way before the run fails for another reason; a failure to save stays silent.
-
-        Raises TrainingFailedError when a value to save was not finite, because that is the cause then.
-        """
-        with suppress(CheckpointError, RecordError):
-            self.finish()
 
     def take_held_up_seconds(self) -> float:
         """Return the seconds that saves have held up training since the last call."""
         seconds, self._held_up = self._held_up, 0.0
         return seconds
 
-    def remove_old(self) -> None:
-        """Remove checkpoints that are no longer kept; a kill after a save may have left some."""
-        self._remove_up_to(self._state.step, ForegroundEngine())
-        self._report_removed()
-
     def __enter__(self) -> "Saver":
-        self._engine = open_engine(self._parts.config.checkpointing.mode)
+        # A kill after a save may have left checkpoints that are no longer kept.
+        self._remove_up_to(self._state.step, Engine())
+        self._report_removed()
+        self._engine = open_engine(self._context.config.checkpointing.mode)
         return self
 
     def __exit__(
@@ -164,7 +148,7 @@ class Saver:
         try:
             if not done and isinstance(error, Exception) and self._pending is not None:
                 with suppress(CheckpointError, TrainingFailedError, RecordError), self._record_failure():
-                    self._conclude(self._pending.finish_alone(), ForegroundEngine())
+                    self._conclude(self._pending.finish_alone(), Engine())
         finally:
             self._engine.close(at_once=not done)
 
@@ -173,16 +157,16 @@ class Saver:
         if not self._is_measured:
             return
         self._is_measured = False
-        stop = self._parts.stop
-        saves = self._seconds * (1 if isinstance(self._engine, ForegroundEngine) else 2)
-        needed = max(self._parts.world.gather(slowest_step + saves + _ENDING_SECONDS))
+        stop = self._context.stop
+        saves = self._seconds * (2 if self._engine.is_background else 1)
+        needed = max(self._context.world.gather(slowest_step + saves + _ENDING_SECONDS))
         stop.needed = max(needed, stop.needed or 0.0)
         if stop.needed > stop.grace and not self._has_warned:
             self._has_warned = True
-            self._parts.record_event(
+            self._context.record_event(
                 "grace_too_short", grace_seconds=stop.grace, needed_seconds=round(stop.needed, 1)
             )
-            if self._parts.world.is_main:
+            if self._context.world.is_main:
                 _logger.warning(
                     "A stop takes up to %.0f s here (a step of %.1f s and saves of %.1f s), and the process "
                     "is killed %.0f s after a signal. Set --grace, and terminationGracePeriodSeconds of the "
@@ -196,14 +180,19 @@ class Saver:
         The save under way, if it is one of them, has taken `underway_seconds` so far.
         """
         needed = saves * max(self._seconds, underway_seconds)
-        return self._parts.world.all(needed <= self._parts.stop.seconds_left())
+        return self._context.world.all(needed <= self._context.stop.seconds_left())
+
+    def _advance(self, pending: PendingSave, *, wait: bool) -> None:
+        with self._count_wait(), self._record_failure():
+            saved = pending.advance(wait=wait)
+        self._conclude(saved, Engine() if wait else self._engine)
 
     def _conclude(self, saved: SavedCheckpoint | None, remover: Engine) -> None:
         if saved is None or self._pending is None:
             return
         step, self._pending = self._pending.step, None
         self._seconds, self._complete_step, self._is_measured = max(saved.awaited_seconds, 0.1), step, True
-        self._parts.record_event(
+        self._context.record_event(
             "checkpoint_saved",
             step=step,
             bytes=saved.size,
@@ -215,12 +204,12 @@ class Saver:
         self._remove_up_to(step, remover)
 
     def _remove_up_to(self, newest: int, remover: Engine) -> None:
-        if not self._parts.world.owns_folder or self._parts.stop.reason is not None:
+        if not self._context.world.owns_folder or self._context.stop.reason is not None:
             return
-        kept = self._parts.config.checkpointing
+        kept = self._context.config.checkpointing
         remove = partial(
             remove_old_checkpoints,
-            self._parts.directory,
+            self._context.directory,
             kept.keep_last,
             newest=newest,
             keep_every=kept.keep_every,
@@ -232,14 +221,14 @@ class Saver:
             return
         removing, self._removing = self._removing, None
         for old in removing.result():
-            keep = self._parts.config.checkpointing.keep_last
-            self._parts.record_event("checkpoint_removed", step=old, keep_last=keep)
+            keep = self._context.config.checkpointing.keep_last
+            self._context.record_event("checkpoint_removed", step=old, keep_last=keep)
 
     @contextmanager
     def _count_wait(self) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            with self._parts.watchdog.slow_work():
+            with self._context.watchdog.slow_work():
                 yield
         finally:
             seconds = time.perf_counter() - start
@@ -256,5 +245,5 @@ class Saver:
             self._pending = None
             if isinstance(error, CheckpointError):
                 with suppress(RecordError):
-                    self._parts.record_event("checkpoint_failed", step=step, reason=str(error))
+                    self._context.record_event("checkpoint_failed", step=step, reason=str(error))
             raise

@@ -37,46 +37,44 @@ from trainyard.training.runtime.watchdog import Standstill, allow_slow_compilati
 from trainyard.training.runtime.world import World, remove_collective_limit
 
 _logger = logging.getLogger(__name__)
-_GATHER_SECONDS = 5.0
-"""The main process waits this long for the stacks of the others."""
+_GATHER_SECONDS = 5.0  # the main process waits this long for the stacks of the others
+# The others wait this long for the main process, and that for its outcome: without one it looks killed.
 _RECORD_SECONDS = 10.0
-"""The others wait this long for the main process, and that for its outcome: without one it looks killed."""
-_PART_SECONDS = 3.0
-"""Each part of the end may take this long; then the next part starts."""
+_PART_SECONDS = 3.0  # each part of the end may take this long; then the next part starts
+# The process exits after this time even if parts are not done; torchrun would kill it a little later.
 _END_SECONDS = 25.0
-"""The process exits after this time even if parts are not done; torchrun would kill it a little later."""
 _POLL_SECONDS = 0.05
 
 
 @contextmanager
 def end_when_hung(
-    parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
+    context: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
 ) -> Iterator[None]:
     """End all processes of the run, each by `leave`, when the body hangs.
 
     Collectives have no time limit meanwhile. Otherwise a collective would fail first with a message that
     another process is gone, and there would be no stacks.
     """
-    alarm = Alarm(parts, recorder, leave=leave)
-    parts.world.run_on_main(alarm.forget)
+    alarm = Alarm(context, recorder, leave=leave)
+    context.world.run_on_main(alarm.forget)
     with ExitStack() as held:
         held.enter_context(remove_collective_limit())
-        if parts.config.compute.compile:
-            held.enter_context(allow_slow_compilation(parts.watchdog))
-        lost = held.enter_context(watch_peers(parts.world))
-        held.enter_context(parts.watchdog.watch(alarm.ring, is_raised=alarm.is_raised, lost=lost))
+        if context.config.compute.compile:
+            held.enter_context(allow_slow_compilation(context.watchdog))
+        lost = held.enter_context(watch_peers(context.world))
+        held.enter_context(context.watchdog.watch(alarm.ring, is_raised=alarm.is_raised, lost=lost))
         try:
             yield
         except StoppedError:
-            _wait_for_all(parts)
+            _wait_for_all(context)
             raise
-        _wait_for_all(parts)
+        _wait_for_all(context)
 
 
-def _wait_for_all(parts: RunContext) -> None:
+def _wait_for_all(context: RunContext) -> None:
     """Wait for all processes. One that exited earlier would appear lost to the others, which still watch."""
-    with parts.watchdog.slow_work():
-        parts.world.gather(None)
+    with context.watchdog.slow_work():
+        context.world.gather(None)
 
 
 @contextmanager
@@ -107,10 +105,12 @@ def watch_peers(world: World) -> Iterator[Callable[[], tuple[int, ...]]]:
 class Alarm:
     """Ends a run that hangs."""
 
-    def __init__(self, parts: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]) -> None:
+    def __init__(
+        self, context: RunContext, recorder: OutcomeRecorder, *, leave: Callable[[int], None]
+    ) -> None:
         """`leave` takes the exit code, ends the process and does not return."""
-        self._parts, self._recorder, self._leave = parts, recorder, leave
-        self._logs = parts.directory.logs
+        self._context, self._recorder, self._leave = context, recorder, leave
+        self._logs = context.directory.logs
         self._sign = self._logs / "hang-suspected"
 
     def forget(self) -> None:
@@ -127,15 +127,15 @@ class Alarm:
         last_resort.daemon = True
         last_resort.start()
         noticed: dict[str, Any] = {
-            "rank": self._parts.world.rank,
+            "rank": self._context.world.rank,
             "seconds": round(still.seconds, 1),
             "limit_seconds": round(still.limit, 1),
             **({"lost": list(still.lost)} if still.lost else {}),
         }
         _run_in_time(lambda: self._alert_others(noticed))
         _run_in_time(lambda: self._write_stacks(noticed))
-        _run_in_time(lambda: _write_collectives(self._logs, self._parts.world.rank, self._parts.device))
-        if self._parts.world.is_main:
+        _run_in_time(lambda: _write_collectives(self._logs, self._context.world.rank, self._context.device))
+        if self._context.world.is_main:
             self._record(noticed)
         else:
             _wait(_RECORD_SECONDS, lambda: not self.is_raised())
@@ -153,12 +153,12 @@ class Alarm:
 
     def _write_stacks(self, noticed: dict[str, Any]) -> None:
         """Write the stacks of all threads to the log; to stderr if the disk is full."""
-        rank = self._parts.world.rank
+        rank = self._context.world.rank
         try:
             with self._stacks(rank).open("a", encoding="utf-8") as file:
                 file.write(
                     f"\n{time.strftime('%Y-%m-%dT%H:%M:%S%z')} rank {rank}, pid {os.getpid()}, after step "
-                    f"{self._parts.state.step}: a hang was suspected: {json.dumps(noticed)}\n"
+                    f"{self._context.state.step}: a hang was suspected: {json.dumps(noticed)}\n"
                 )
                 file.flush()
                 faulthandler.dump_traceback(file)
@@ -166,7 +166,7 @@ class Alarm:
             faulthandler.dump_traceback(sys.stderr)
 
     def _record(self, noticed: dict[str, Any]) -> None:
-        world, step = self._parts.world, self._parts.state.step
+        world, step = self._context.world, self._context.state.step
         lost = noticed.get("lost", [])
         _wait(_GATHER_SECONDS, lambda: len(self._written_stacks()) == world.size - len(lost))
         files = [f"logs/{path.name}" for path in self._written_stacks()]
@@ -177,8 +177,8 @@ class Alarm:
             f"Step {step + 1}: {cause}nothing moved for {noticed['seconds']} s (rank {noticed['rank']} "
             f"noticed), so the run was ended. The stacks of all threads: {', '.join(files)}."
         )
-        error = build_error(TrainingFailedError, message, failure, self._parts.directory)
-        _run_in_time(lambda: self._parts.record_event("hang_suspected", step=step, **noticed, files=files))
+        error = build_error(TrainingFailedError, message, failure, self._context.directory)
+        _run_in_time(lambda: self._context.record_event("hang_suspected", step=step, **noticed, files=files))
         _run_in_time(lambda: self._recorder.record(error), _RECORD_SECONDS)
         _run_in_time(self.forget)
         _run_in_time(lambda: _logger.error("%s", error))
@@ -191,7 +191,7 @@ class Alarm:
         if not self._sign.exists():
             return []
         noticed = self._sign.stat().st_mtime_ns
-        paths = [self._stacks(rank) for rank in range(self._parts.world.size)]
+        paths = [self._stacks(rank) for rank in range(self._context.world.size)]
         return [path for path in paths if path.exists() and path.stat().st_mtime_ns >= noticed]
 
 

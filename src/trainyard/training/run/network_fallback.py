@@ -35,30 +35,31 @@ def keep_nccl_log(logs: Path, environment: MutableMapping[str, str] = os.environ
 
 
 def record_network(
-    segment: RunContext, before: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
+    context: RunContext, before: Mapping[str, Any] | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any] | None:
     """Record which network the logs of all processes show, unless `before` says the same; return the event.
 
     All processes call it together. Raises NetworkFallbackError on all of them if TCP is used where a faster
     network was expected, and `compute.on_fallback` is `stop`.
     """
-    if segment.network is None or not _has_several_machines(environment):
+    network = context.request.network
+    if network is None or not _has_several_machines(environment):
         return None
-    parts = segment.world.gather(segment.network.read([_log_path(segment.directory.logs, environment)]))
+    parts = context.world.gather(network.read([_log_path(context.directory.logs, environment)]))
     if not any(part.processes for part in parts):
         return None
-    found = segment.network.event(parts)
+    found = network.event(parts)
     if before is None or before["facts"] != found["facts"]:
-        segment.record_event("network", step=segment.state.step, **found)
-        if (reason := segment.network.trouble(found)) is not None:
-            segment.record_event("network_degraded", step=segment.state.step, reason=reason)
-    fallback = segment.network.fallback(found)
-    if fallback is not None and segment.config.compute.on_fallback == "stop":
+        context.record_event("network", step=context.state.step, **found)
+        if (reason := network.trouble(found)) is not None:
+            context.record_event("network_degraded", step=context.state.step, reason=reason)
+    fallback = network.fallback(found)
+    if fallback is not None and context.config.compute.on_fallback == "stop":
         fix = f"{found['fix'][:1].upper()}{found['fix'][1:]}. To train over TCP, which is slower"
-        newest = max(complete_steps(segment.directory), default=None)
+        newest = max(complete_steps(context.directory), default=None)
         changes = {"compute.network": "tcp"}
-        failure = Failure(FailureKind.TCP_FALLBACK, segment.state.step, fix, changes, newest)
-        raise build_error(NetworkFallbackError, f"{fallback}.", failure, segment.directory)
+        failure = Failure(FailureKind.TCP_FALLBACK, context.state.step, fix, changes, newest)
+        raise build_error(NetworkFallbackError, f"{fallback}.", failure, context.directory)
     return found
 
 

@@ -64,7 +64,10 @@ class OutcomeRecorder:
                 self.record(lost)
                 raise
         if status != "failed":
-            self.outcome |= self._newest_checkpoint()
+            step = self._state.step
+            manifest = self._directory.checkpoint(step) / MANIFEST_NAME
+            if manifest.is_file():
+                self.outcome["checkpoint"] = {"step": step, "manifest_sha256": sha256_of_file(manifest)}
         if not self._context.world.is_main:
             return
         try:
@@ -79,13 +82,6 @@ class OutcomeRecorder:
                 raise RecordError(message) from problem
             _logger.warning("%s", message)
         self._report(self.outcome)
-
-    def _newest_checkpoint(self) -> dict[str, Any]:
-        """Return the checkpoint that the run ends with, by the hash of its manifest."""
-        path = self._directory.checkpoint(self._state.step) / MANIFEST_NAME
-        if not path.is_file():
-            return {}
-        return {"checkpoint": {"step": self._state.step, "manifest_sha256": sha256_of_file(path)}}
 
     def _figures(self) -> dict[str, Any]:
         rows = read_rows(self._directory.metrics_file)

@@ -11,11 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.run.prometheus_text import row_samples, write_prometheus_file
+from trainyard.run.records import Row
 from trainyard.training.run.run_context import RunContext
 
 if TYPE_CHECKING:
@@ -36,34 +37,32 @@ _CLOSING = "closing trackers"
 _LEAVING_SECONDS = 3.0
 
 
-class Tracker(Protocol):
+class Tracker(NamedTuple):
     """Shows rows of metrics to people, beside `metrics.jsonl`."""
 
-    def write(self, row: dict[str, Any]) -> None: ...
+    write: Callable[[Row], None]
+    close: Callable[[], None] = lambda: None
 
-    def close(self) -> None: ...
 
-
-class TensorBoardTracker:
+def open_tensorboard(context: RunContext) -> Tracker:
     """Event files under `tensorboard/`, without rows of a killed run after the step that it resumed from."""
+    folder, resumed_at = context.directory.tensorboard, context.state.step
 
-    def __init__(self, context: RunContext) -> None:
-        self._folder, self._resumed_at = context.directory.tensorboard, context.state.step
-        self._writer: SummaryWriter | None = None
+    @cache  # opened with the first row, so that importing TensorBoard does not delay step 1
+    def writer() -> "SummaryWriter":
+        from torch.utils.tensorboard import SummaryWriter
 
-    def write(self, row: dict[str, Any]) -> None:
-        """Write a row. The first one opens the file, so that importing TensorBoard does not delay step 1."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+        return SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
 
-            purged = self._resumed_at + 1 if self._resumed_at else None
-            self._writer = SummaryWriter(str(self._folder), purge_step=purged)
+    def write(row: Row) -> None:
         for name in row.keys() - _NOT_PLOTTED:
-            self._writer.add_scalar(tag_of(name), row[name], global_step=row["step"], walltime=row["time"])
+            writer().add_scalar(tag_of(name), row[name], global_step=row["step"], walltime=row["time"])
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def close() -> None:
+        if writer.cache_info().currsize:
+            writer().close()
+
+    return Tracker(write, close)
 
 
 def tag_of(name: str) -> str:
@@ -72,47 +71,36 @@ def tag_of(name: str) -> str:
     return next(found, f"train/{name}")
 
 
-class WandbTracker:
+def open_wandb(context: RunContext) -> Tracker:
     """A W&B run with the same id; without WANDB_API_KEY it is written offline into the run directory."""
+    import wandb
 
-    def __init__(self, context: RunContext) -> None:
-        import wandb
-
-        chosen = context.config.monitoring.wandb
-        mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
-        # Without a limit it may wait for an upload forever; `wandb sync` can send the rest later.
-        limits = {"init_timeout": 60, "finish_timeout": 60, "finish_timeout_raises": True}
-        self._run = wandb.init(
-            project=chosen.project,
-            entity=chosen.entity,
-            dir=str(context.directory.logs),
-            id=context.run_id,
-            name=context.run_id,
-            config=context.config.model_dump(mode="json", include=_COMPARED),
-            allow_val_change=True,  # a run can resume with another configuration
-            resume="allow" if mode == "online" else None,
-            mode=mode,  # type: ignore[arg-type]
-            settings=wandb.Settings(silent=True, console="off", **limits),
-        )
-
-    def write(self, row: dict[str, Any]) -> None:
-        self._run.log({name: row[name] for name in row.keys() - _NOT_PLOTTED}, step=row["step"])
-
-    def close(self) -> None:
-        self._run.finish()
+    chosen = context.config.monitoring.wandb
+    mode = os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
+    # Without a limit it may wait for an upload forever; `wandb sync` can send the rest later.
+    limits = {"init_timeout": 60, "finish_timeout": 60, "finish_timeout_raises": True}
+    run = wandb.init(
+        project=chosen.project,
+        entity=chosen.entity,
+        dir=str(context.directory.logs),
+        id=context.run_id,
+        name=context.run_id,
+        config=context.config.model_dump(mode="json", include=_COMPARED),
+        allow_val_change=True,  # a run can resume with another configuration
+        resume="allow" if mode == "online" else None,
+        mode=mode,  # type: ignore[arg-type]
+        settings=wandb.Settings(silent=True, console="off", **limits),
+    )
+    return Tracker(
+        lambda row: run.log({name: row[name] for name in row.keys() - _NOT_PLOTTED}, step=row["step"]),
+        run.finish,
+    )
 
 
-class PrometheusTracker:
-    """A text file with the figures of the last row, for node_exporter."""
-
-    def __init__(self, context: RunContext) -> None:
-        self._path, self._run_id = Path(str(context.config.monitoring.prometheus_file)), context.run_id
-
-    def write(self, row: dict[str, Any]) -> None:
-        write_prometheus_file(self._path, row_samples(row, self._run_id))
-
-    def close(self) -> None:
-        """Keep the file: the time of its row shows how old the figures are."""
+def open_prometheus(context: RunContext) -> Tracker:
+    """A text file for node_exporter with the figures of the last row; their time shows how old they are."""
+    path = Path(str(context.config.monitoring.prometheus_file))
+    return Tracker(lambda row: write_prometheus_file(path, row_samples(row, context.run_id)))
 
 
 class Trackers:
@@ -124,32 +112,15 @@ class Trackers:
             with self._drop_on_failure(name):
                 self._open[name] = start()
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: Row) -> None:
         for name, tracker in list(self._open.items()):
             with self._drop_on_failure(name):
                 tracker.write(row)
 
-    def close(self, *, seconds: float = math.inf) -> None:
-        """Close the trackers, for at most `seconds`: what is left of a grace period.
-
-        They are then left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
-        """
-
-        def close_all() -> None:
-            for name, tracker in list(self._open.items()):
-                with self._drop_on_failure(name):
-                    tracker.close()
-
-        if math.isinf(seconds):
-            close_all()
-            return
-        closing = threading.Thread(target=close_all, name=_CLOSING, daemon=True)
-        closing.start()
-        closing.join(max(0.0, seconds))
-        if closing.is_alive():
-            _logger.warning(
-                "the trackers were not closed within the grace period; `wandb sync` sends the rest"
-            )
+    def close(self) -> None:
+        for name, tracker in list(self._open.items()):
+            with self._drop_on_failure(name):
+                tracker.close()
 
     @contextmanager
     def _drop_on_failure(self, name: str) -> Iterator[None]:
@@ -174,17 +145,35 @@ def _failures() -> tuple[type[Exception], ...]:
 @contextmanager
 def use_trackers(context: RunContext) -> Iterator[Trackers]:
     """Open the configured trackers on the main process, once the step to resume from is known; close them."""
-    chosen, is_main = context.config.monitoring, context.world.is_main
-    kinds: tuple[tuple[str, bool, Callable[[RunContext], Tracker]], ...] = (
-        ("TensorBoard", chosen.tensorboard, TensorBoardTracker),
-        ("Prometheus", chosen.prometheus_file is not None, PrometheusTracker),
-        ("W&B", chosen.wandb.enabled, WandbTracker),
+    chosen = context.config.monitoring
+    starts = {
+        "TensorBoard": open_tensorboard if chosen.tensorboard else None,
+        "Prometheus": open_prometheus if chosen.prometheus_file is not None else None,
+        "W&B": open_wandb if chosen.wandb.enabled else None,
+    }
+    is_main = context.world.is_main
+    trackers = Trackers(
+        {name: partial(start, context) for name, start in starts.items() if start and is_main}
     )
-    trackers = Trackers({name: partial(start, context) for name, is_on, start in kinds if is_on and is_main})
     try:
         yield trackers
     finally:
-        trackers.close(seconds=context.stop.seconds_left() - _LEAVING_SECONDS)
+        close_in_time(trackers, context.stop.seconds_left() - _LEAVING_SECONDS)
+
+
+def close_in_time(trackers: Trackers, seconds: float) -> None:
+    """Close the trackers, for at most `seconds`: what is left of a grace period.
+
+    After that they are left as they are (`is_still_closing`): W&B keeps the unsent data in its folder.
+    """
+    if math.isinf(seconds):
+        trackers.close()
+        return
+    closing = threading.Thread(target=trackers.close, name=_CLOSING, daemon=True)
+    closing.start()
+    closing.join(max(0.0, seconds))
+    if closing.is_alive():
+        _logger.warning("the trackers were not closed within the grace period; `wandb sync` sends the rest")
 
 
 def is_still_closing() -> bool:

@@ -31,15 +31,13 @@ _HEAP_SETTINGS = {
 
 _SSE = "x86-64-v2"
 
+# Key in `run.json` -> NCCL's variable, and the value that every collective supports. NCCL otherwise chooses
+# by the size of a message and its model of the machines, and each choice sums in another order. Rings also
+# exclude sums within switches (NVLS, SHARP), which are not reproducible.
 _NCCL_PINS = {
     "nccl_algorithm": ("NCCL_ALGO", "Ring"),
     "nccl_protocol": ("NCCL_PROTO", "Simple"),
 }
-"""Key in `run.json` -> NCCL's variable, and the value that every collective supports.
-
-NCCL otherwise chooses by the size of a message and its model of the machines, and each choice sums in another
-order. Rings also exclude sums within switches (NVLS, SHARP), which are not reproducible.
-"""
 
 
 def prepare_device(config: Config) -> torch.device:
@@ -63,8 +61,13 @@ def prepare_device(config: Config) -> torch.device:
             pin_choices(compiled=config.compute.compile)
     if device.type == "cpu":
         keep_memory()
-        if config.compute.compile:
-            _prepare_compiler(config.kernel_optimization.simd_bits)
+        if config.compute.compile and " " in sys.prefix:  # torch 2.13 passes it to the linker unquoted
+            raise ConfigError(
+                f"compute.compile: torch cannot compile for a CPU from a folder with a space, and it is in "
+                f"{sys.prefix}. Move the clone, or add --set compute.compile=false. Nothing was started."
+            )
+        if config.compute.compile and config.kernel_optimization.simd_bits is not None:
+            set_vector_width(config.kernel_optimization.simd_bits)
     seed_everything(config.training.seed)
     return device
 
@@ -159,16 +162,6 @@ def keep_memory() -> bool:
     library = ctypes.CDLL(None)
     done = [library.mallopt(number, value) for number, value in _HEAP_SETTINGS.values()]
     return all(done)
-
-
-def _prepare_compiler(bits: int | None) -> None:
-    if " " in sys.prefix:  # torch 2.13 passes it to the linker unquoted
-        raise ConfigError(
-            f"compute.compile: torch cannot compile for a CPU from a folder with a space, and it is in "
-            f"{sys.prefix}. Move the clone, or add --set compute.compile=false. Nothing was started."
-        )
-    if bits is not None:
-        set_vector_width(bits)
 
 
 def set_vector_width(bits: int) -> None:

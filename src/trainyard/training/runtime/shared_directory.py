@@ -20,8 +20,8 @@ from trainyard.run.node_folder import end_node
 from trainyard.run.run_lock import locked, unusable
 from trainyard.training.runtime.world import World
 
+# A network file system may show a new file this late on other machines (NFS caches folders for seconds).
 _PATIENCE_SECONDS = 20.0
-"""A network file system may show a new file this late on other machines (NFS caches folders for seconds)."""
 _POLL_SECONDS = 0.1
 
 

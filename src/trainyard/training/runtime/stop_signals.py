@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 _logger = logging.getLogger(__name__)
+# The reason of a stop after which the run is not continued automatically.
 COST_LIMIT = "limits.cost_usd is reached"
-"""The reason of a stop after which the run is not continued automatically."""
-INTERRUPT = "SIGINT received"
-"""The reason of a stop by Ctrl-C, after which the exit code is 130."""
+INTERRUPT = "SIGINT received"  # the reason of a stop by Ctrl-C, after which the exit code is 130
 _ALWAYS = (signal.SIGTERM, signal.SIGINT)
+# All but the first two stay ignored if they were at the start, as SIGHUP is under nohup.
 STOP_SIGNALS = (*_ALWAYS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""All but the first two stay ignored if they were at the start, as SIGHUP is under nohup."""
+# A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one.
 _SAME_SIGNAL_SECONDS = 2.0
-"""A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one."""
 
 
 class StopRequest:

@@ -66,8 +66,3 @@ class GpuClock:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._marks.append((part, event))
-
-
-def step_clock(device: torch.device) -> HostClock | GpuClock:
-    """The clock for `device`."""
-    return GpuClock() if device.type == "cuda" else HostClock()

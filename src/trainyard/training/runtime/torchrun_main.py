@@ -26,9 +26,9 @@ from trainyard.errors import ExitCode
 from trainyard.run.waiting import describe_wait
 
 _POLL_SECONDS = 5.0
+# Workers end by themselves within this time after the first node's end: their connection breaks, or they
+# save and stop.
 _ALONE_SECONDS = 60.0
-"""Workers end by themselves within this time after the first node's end: their connection breaks, or they
-save and stop."""
 
 
 class FirstNodeLostError(Exception):
@@ -92,8 +92,8 @@ def has_stopped_early() -> bool:
     return any(path.read_text() == str(int(ExitCode.STOPPED)) for path in files)
 
 
+# A little less than the time that torchrun gives the others to end when one has failed.
 _TORCHRUN_WAITS_SECONDS = 25
-"""A little less than the time that torchrun gives the others to end when one has failed."""
 
 
 def main() -> int:

@@ -16,14 +16,12 @@ from trainyard.config.schema import MonitoringConfig
 from trainyard.run.usual_value import longest_pause
 from trainyard.training.runtime.stop_signals import STOP_SIGNALS
 
-_SLOW_FACTOR = 10
-"""The limit is multiplied by this for slow work: the first step, compiling, saving."""
+_SLOW_FACTOR = 10  # the limit is multiplied by this for slow work: the first step, compiling, saving
 _REMEMBERED = 64
+# The limit after another rank ended: time to report that and to finish a save without other ranks.
 _LOST_SECONDS = 15.0
-"""The limit after another rank ended: time to report that and to finish a save without other ranks."""
 _LONGEST_POLL = 1.0
-_POLLS = 20
-"""The thread checks at least this many times within the limit."""
+_POLLS = 20  # the thread checks at least this many times within the limit
 
 
 @dataclass(frozen=True)

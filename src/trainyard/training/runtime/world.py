@@ -7,15 +7,12 @@ group, so that their collectives never interleave with those of training.
 import atexit
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -28,13 +25,12 @@ from trainyard.run.waiting import describe_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
-_JOIN_SECONDS = 5.0
-"""The others still have this long to join after a stop of this process was requested."""
+_JOIN_SECONDS = 5.0  # the others still have this long to join after a stop of this process was requested
 _CONTROL_SECONDS = 1800
 _FOR_EVER_DAYS = 365
 _ABORT_SECONDS = 5.0
+# The processes wait this long for one that prepares its data, or for the main one to record the outcome.
 _PREPARATION_HOURS = 24
-"""The processes wait this long for one that prepares its data, or for the main one to record the outcome."""
 
 
 @dataclass(frozen=True)
@@ -112,23 +108,19 @@ class World:
 
         A TrainyardError or OSError of `work` is raised on every process.
         """
-        if self.size == 1:
-            return work()
-        error, result = self.broadcast(attempt(work) if self.is_main else None)
-        if error is not None:
-            raise error
-        return cast(Result, result)
+        return self._run_where(self.is_main, work)
 
     def run_on_owners(self, work: Callable[[], Result]) -> Result:
         """Run `work` once per run directory and return the main process's result on every process.
 
         A TrainyardError or OSError of `work` in one of them is raised on every process.
         """
-        if self.folder_count == 1:
-            return self.run_on_main(work)
-        error, result = attempt(work) if self.owns_folder else (None, None)
+        return self._run_where(self.owns_folder, work)
+
+    def _run_where(self, is_here: bool, work: Callable[[], Result]) -> Result:
+        error, result = attempt(work) if is_here else (None, None)
         answers = self.gather((error, result if self.is_main else None))
-        if first := next((other for other, _ in answers if other is not None), None):
+        if first := error or next((other for other, _ in answers if other is not None), None):
             raise first
         return cast(Result, answers[0][1])
 
@@ -211,8 +203,7 @@ class DataShare:
 
 
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
-_joined = threading.Event()
-"""Set for good once this process has joined a group."""
+_joined = threading.Event()  # set for good once this process has joined a group
 
 
 def attempt(work: Callable[[], Result]) -> tuple[Exception | None, Result | None]:
@@ -246,31 +237,35 @@ def join_world(
         return
     backend = "cuda:nccl,cpu:gloo" if device == "cuda" else "gloo"
     limit = timedelta(seconds=_START_SECONDS)
+    world = ALONE
     if size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=limit, store=store, rank=0, world_size=1)
         _joined.set()
-        world = ALONE
     else:
-        waiting = describe_wait(f"the other processes of {size}", _START_SECONDS)
-        with _explain_missing_peers(), limit_wait(is_stopping), waiting:
-            dist.init_process_group(backend, timeout=limit)
-            _joined.set()
-            seconds = timedelta(seconds=_CONTROL_SECONDS)
-            control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=seconds))
-            local_rank = int(environment.get("LOCAL_RANK", "0"))
-            world = World(dist.get_rank(), dist.get_world_size(), local_rank, control)
-    with ExitStack() as leaving:
-        leaving.push(partial(_leave, world))
+        try:
+            with limit_wait(is_stopping), describe_wait(f"the other processes of {size}", _START_SECONDS):
+                dist.init_process_group(backend, timeout=limit)
+                _joined.set()
+                control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
+        except dist.DistError as error:
+            raise TrainingFailedError(
+                f"Not all processes of this run joined within {_START_SECONDS} s "
+                f"({str(error).splitlines()[0]}).\nIf one failed, its message is further up in the log. Over "
+                "several machines, check that all reach the rendezvous endpoint. Nothing was started."
+            ) from error
+        local_rank = int(environment.get("LOCAL_RANK", "0"))
+        world = World(dist.get_rank(), size, local_rank, cast("dist.ProcessGroup", control))
+    may_leave = size == 1
+    try:
         yield world
-
-
-def _leave(
-    world: World, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-) -> None:
-    """Destroy the groups, unless an error of this process alone may have caused it."""
-    if world.size == 1 or error is None or isinstance(error, StoppedError):
-        dist.destroy_process_group()
+        may_leave = True
+    except StoppedError:
+        may_leave = True
+        raise
+    finally:
+        if may_leave:  # another error may be of this process alone, and the others still in a collective
+            dist.destroy_process_group()
 
 
 def end_if_joined(code: int) -> None:
@@ -312,18 +307,18 @@ def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     done = threading.Event()
 
     def watch() -> None:
-        reader.recv(1)
+        os.read(reader, 1)
         if not done.wait(_JOIN_SECONDS):
             os._exit(ExitCode.NO)
 
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if is_stopping():
-        writer.send(b"\0")
+        os.write(writer, b"\0")
     watcher = threading.Thread(target=watch, name="join limit", daemon=True)
     watcher.start()
     try:
@@ -331,23 +326,10 @@ def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
     finally:
         done.set()
         signal.set_wakeup_fd(before)
-        writer.send(b"\0")
+        os.write(writer, b"\0")
         watcher.join()
-        reader.close()
-        writer.close()
-
-
-@contextmanager
-def _explain_missing_peers() -> Iterator[None]:
-    """Replace the network library's error with one that says that other processes did not join."""
-    try:
-        yield
-    except dist.DistError as error:
-        raise TrainingFailedError(
-            f"Not all processes of this run joined within {_START_SECONDS} s "
-            f"({str(error).splitlines()[0]}).\nIf one failed, its message is further up in the log. Over "
-            "several machines, check that all reach the rendezvous endpoint. Nothing was started."
-        ) from error
+        os.close(reader)
+        os.close(writer)
 
 
 @contextmanager

@@ -44,8 +44,8 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# The divisors of the rotary frequencies; llama.cpp's converter stores Llama 3's scaling this way.
 FREQUENCIES = "rope_freqs.weight"
-"""The divisors of the rotary frequencies; llama.cpp's converter stores Llama 3's scaling this way."""
 
 _KIND_AND_COUNT = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<Q")

@@ -22,17 +22,16 @@ _FORM = re.compile(
 )
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# The files beside a tokenizer.json, with more facts about it.
 TOKENIZER_COMPANIONS = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""The files beside a tokenizer.json, with more facts about it."""
 _DESCRIPTION = ("config.json", "tokenizer.json", *TOKENIZER_COMPANIONS)
 _WEIGHTS = ("*.safetensors", "model.safetensors.index.json")
-_IGNORED = ["*/*"]
-"""Folders such as original/ hold the same weights in other formats."""
+_IGNORED = ["*/*"]  # folders such as original/ hold the same weights in other formats
 
 _logger = logging.getLogger(__name__)
 
@@ -51,10 +50,6 @@ class HubModel:
     @property
     def is_pinned(self) -> bool:
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
-
-    @property
-    def name(self) -> str:
-        return self.repository.rpartition("/")[2]
 
 
 def hub_model(path: str) -> HubModel | None:
@@ -164,20 +159,16 @@ def _refusal(model: HubModel, why: str) -> ConfigError:
 
 
 def _unreachable_error(model: HubModel, error: BaseException) -> ServiceError:
-    if is_offline():
+    instead = "fetch the model elsewhere and set model.path to the folder. Nothing was started."
+    return hub_error(f"model.path: {model} is not a path on this machine, and", error, instead)
+
+
+def hub_error(what: str, error: BaseException, instead: str) -> ServiceError:
+    """The error for something that can be read neither from the Hub nor from huggingface_hub's cache."""
+    why, fix = first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         why, fix = "HF_HUB_OFFLINE is set and it is not in the cache", "Unset HF_HUB_OFFLINE"
-    else:
-        why, fix = first_line(error), "Check the network, HTTPS_PROXY and HF_ENDPOINT"
-    return ServiceError(
-        f"model.path: {model} is not a path on this machine, and cannot be read from the Hugging Face Hub "
-        f"({why}).\n"
-        f"{fix}, or fetch the model elsewhere and set model.path to the folder. Nothing was started."
-    )
-
-
-def is_offline() -> bool:
-    """Return whether the user has configured huggingface_hub to use its cache only."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    return ServiceError(f"{what} cannot be read from the Hugging Face Hub ({why}).\n{fix}, or {instead}")
 
 
 def first_line(error: BaseException) -> str:

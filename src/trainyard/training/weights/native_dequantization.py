@@ -31,6 +31,7 @@ DEFAULT_TILE_BYTES = 4096
 _ABI_VERSION = 1
 _BUILD = Path(__file__).resolve().parents[4] / "native" / "build"
 _FILES = ("libtrainyard_kernels.so", "libtrainyard_kernels.dylib")
+_BUILD_ADVICE = "make native builds it"
 _logger = logging.getLogger(__name__)
 
 
@@ -93,9 +94,7 @@ def dequantize(
     )
     if status:
         reason = library.trainyard_status_text(status).decode()
-        raise ConfigError(
-            f"the native kernels refused {type_name} weights: {reason}; {_build_advice()} again"
-        )
+        raise ConfigError(f"the native kernels refused {type_name} weights: {reason}; {_BUILD_ADVICE} again")
     return values
 
 
@@ -124,7 +123,7 @@ def kernels() -> ctypes.CDLL | None:
             return _open_library(Path(configured))
         except OSError as error:
             raise ConfigError(
-                f"{LIBRARY_VARIABLE}: {configured} cannot be used ({error}); {_build_advice()}, or unset the "
+                f"{LIBRARY_VARIABLE}: {configured} cannot be used ({error}); {_BUILD_ADVICE}, or unset the "
                 "variable"
             ) from error
     path = next((_BUILD / name for name in _FILES if (_BUILD / name).is_file()), None)
@@ -137,7 +136,7 @@ def _usable_library(path: Path) -> ctypes.CDLL | None:
     try:
         return _open_library(path)
     except OSError as error:
-        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _build_advice())
+        _logger.warning("%s is not used (%s), so NumPy dequantises; %s again", path, error, _BUILD_ADVICE)
         return None
 
 
@@ -153,7 +152,3 @@ def _open_library(path: Path) -> ctypes.CDLL:
     library.trainyard_dequantize.argtypes = (ctypes.c_int32, pointer, size, pointer, size, pointer)
     library.trainyard_status_text.restype = ctypes.c_char_p
     return library
-
-
-def _build_advice() -> str:
-    return "make native builds it"

@@ -27,6 +27,7 @@ FORMS = (
     "(…/checkpoints/step-00000500)"
 )
 _KEY = "model.architecture."
+# The keys that are needed to build a model.
 _CORE = frozenset(
     _KEY + name
     for name in (
@@ -38,7 +39,6 @@ _CORE = frozenset(
         "num_key_value_heads",
     )
 )
-"""The keys that are needed to build a model."""
 
 
 def load_with_weights(
@@ -119,9 +119,8 @@ def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> 
     folder = place if place.is_dir() else place.parent
     if (folder / CONFIG_NAME).is_file():
         shown = Path(path) if place.is_dir() else Path(path).parent
-        return _declaration_of_folder(
-            folder, shown=str(shown), path=path, name=folder.resolve().name, open_keys=open_keys
-        )
+        values = {NAME: folder.resolve().name, TOKENIZER: str(shown / TOKENIZER_NAME)}
+        return _declaration_of_folder(folder, str(shown), path, given=values, open_keys=open_keys)
     if open_keys & _CORE and (place.suffix == ".safetensors" or any(folder.glob("*.safetensors"))):
         raise ConfigError(
             f"model.path: {path} has no {CONFIG_NAME} beside it, so the shape of the model is not known. Put "
@@ -131,15 +130,15 @@ def _declaration_of_place(path: str, place: Path, open_keys: frozenset[str]) -> 
 
 
 def _declaration_of_folder(
-    folder: Path, *, shown: str, path: str, name: str, open_keys: frozenset[str]
+    folder: Path, shown: str, path: str, *, given: Mapping[str, str], open_keys: frozenset[str]
 ) -> DeclaredShape:
+    """Read the declaration of a folder; `given` are the name, and the tokenizer if the folder has one."""
     config = read_config(folder / CONFIG_NAME)
-    values = _flat(architecture_of(config)) | {NAME: name}
+    values = _flat(architecture_of(config)) | dict(given)
     if config.get("trainyard", {}).get("vocabulary") == "bytes":
         values[TOKENIZER] = None
-    elif (folder / TOKENIZER_NAME).is_file():
-        values[TOKENIZER] = str(Path(shown) / TOKENIZER_NAME)
-    else:
+    elif not (folder / TOKENIZER_NAME).is_file():
+        del values[TOKENIZER]
         _require_no_tokenizer(path, open_keys)
     return DeclaredShape(f"{CONFIG_NAME} of {shown}", values, path)
 
@@ -151,13 +150,8 @@ def _declaration_of_hub(model: HubModel, open_keys: frozenset[str]) -> DeclaredS
             f"model.path: {model} has no {CONFIG_NAME} on the Hugging Face Hub, so it is not a model that "
             "this trainer can start from. Nothing was started."
         )
-    declared = _declaration_of_folder(
-        folder, shown=str(pinned), path=str(pinned), name=model.name, open_keys=open_keys
-    )
-    values = dict(declared.values)
-    if values.get(TOKENIZER) is not None:
-        values[TOKENIZER] = str(pinned)
-    return DeclaredShape(declared.source, values, declared.path)
+    values = {NAME: model.repository.rpartition("/")[2], TOKENIZER: str(pinned)}
+    return _declaration_of_folder(folder, str(pinned), str(pinned), given=values, open_keys=open_keys)
 
 
 def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> DeclaredShape:
@@ -173,7 +167,7 @@ def _declaration_of_gguf(path: str, place: Path, open_keys: frozenset[str]) -> D
 
 
 def _declaration_of_checkpoint(path: str, place: Path) -> DeclaredShape:
-    from trainyard.training.checkpoint.checkpoint import read_state
+    from trainyard.training.checkpoint.stored_index import read_state
 
     run = RunDirectory(place.resolve().parent.parent)
     if run.config_file.is_file():

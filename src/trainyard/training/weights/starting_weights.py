@@ -17,8 +17,12 @@ from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, verify_checkpoint
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint.checkpoint import read_state
-from trainyard.training.checkpoint.stored_index import load_tensors, read_checkpoint_index, tensors_in
+from trainyard.training.checkpoint.stored_index import (
+    load_tensors,
+    read_checkpoint_index,
+    read_state,
+    tensors_in,
+)
 from trainyard.training.model.shard_assignment import place
 from trainyard.training.weights.gguf_weights import GgufWeights
 from trainyard.training.weights.native_dequantization import DEFAULT_TILE_BYTES

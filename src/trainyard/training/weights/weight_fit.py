@@ -64,8 +64,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 _Shape = tuple[int, ...]
 _SHAPED, _MISSING = " in the configuration", ": not in the file"
-_SHOWN = 8
-"""Differences that a refusal lists; as many again per layer would hide the first."""
+_SHOWN = 8  # differences that a refusal lists; as many again per layer would hide the first
 
 
 def parameters_of(architecture: ArchitectureConfig) -> dict[str, _Shape]:

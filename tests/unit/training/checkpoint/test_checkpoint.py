@@ -22,7 +22,7 @@ from trainyard.training.checkpoint.checkpoint import (
 from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.checkpoint.writer_process import ForegroundEngine
+from trainyard.training.checkpoint.writer_process import Engine
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
 from trainyard.training.runtime.world import ALONE
@@ -57,7 +57,7 @@ def save_state(directory: RunDirectory, state: TrainingState, *, fits: dict[str,
     context: Any = SimpleNamespace(
         directory=directory, run_id="r", fits=fits, state=state, world=ALONE, config=CONFIG
     )
-    saved = PendingSave(context, share_out(state.tensors(), ALONE), ForegroundEngine()).advance(wait=True)
+    saved = PendingSave(context, share_out(state.tensors(), ALONE), Engine()).advance(wait=True)
     assert saved is not None
     return saved.path
 

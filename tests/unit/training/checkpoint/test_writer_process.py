@@ -25,7 +25,6 @@ from trainyard.training.checkpoint.shards import (
 from trainyard.training.checkpoint.writer_process import (
     BackgroundEngine,
     Engine,
-    ForegroundEngine,
 )
 from trainyard.training.runtime.world import ALONE
 
@@ -68,9 +67,7 @@ def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
 
 def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: BackgroundEngine) -> None:
     tensors = tensors_of_all_kinds()
-    assert save(behind, tensors, tmp_path / "behind") == save(
-        ForegroundEngine(), tensors, tmp_path / "at-once"
-    )
+    assert save(behind, tensors, tmp_path / "behind") == save(Engine(), tensors, tmp_path / "at-once")
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -93,7 +90,7 @@ def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: Backgro
     for number, tensors in enumerate((small, large, large, small)):
         tensors["model"]["large"].add_(1)
         after = save(behind, tensors, tmp_path / f"behind-{number}")
-        assert after == save(ForegroundEngine(), tensors, tmp_path / f"at-once-{number}")
+        assert after == save(Engine(), tensors, tmp_path / f"at-once-{number}")
 
 
 def test_work_is_done_in_another_process_and_its_errors_come_back(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each_case
 
@@ -70,7 +70,6 @@ def test_a_file_is_judged_to_its_end_before_any_of_it_is_used(
 
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8")), st.integers(4, 9))
-@settings(max_examples=200)
 def test_pieces_are_complete_characters_and_lose_nothing(
     tmp_path_factory: pytest.TempPathFactory, text: str, piece_bytes: int
 ) -> None:
@@ -128,7 +127,6 @@ def test_a_bad_row_is_passed_over_with_its_line_and_the_others_are_used(
 
 
 @given(st.binary())
-@settings(max_examples=200)
 def test_any_bytes_as_json_lines_are_read_or_counted(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:

@@ -293,7 +293,7 @@ class WorldOfTwo(World):
 
 
 def test_processes_that_found_other_data_do_not_train_together() -> None:
-    data = SimpleNamespace(fingerprint="a" * 64)
+    data: Any = SimpleNamespace(fingerprint="a" * 64)
     assert agreed_fingerprint(data, WorldOfTwo(0, 2, 0, None, "a" * 64)) == "a" * 64
     with pytest.raises(DataError, match=r"Rank 1 found other data than rank 0 .*b… and aaa"):
         agreed_fingerprint(data, WorldOfTwo(0, 2, 0, None, "b" * 64))

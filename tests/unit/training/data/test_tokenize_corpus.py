@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
-from trainyard.errors import ConfigError, DataError
+from trainyard.errors import DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
@@ -72,15 +72,6 @@ def test_files_are_joined_in_order_of_path_with_a_zero_after_each(folder: Path) 
     prepared = prepare(folder)
     assert text(prepared) == "".join(f"{name}\n{LONG}\0" for name in ("a.md", "b.txt", "c/d.py")).encode()
     assert (prepared.train.dtype, prepared.train_files, prepared.validation) == ("uint8", 3, None)
-
-
-def test_the_default_is_the_standard_library_split_in_two(folder: Path) -> None:
-    prepared = prepare(folder, train_path=None, validation_fraction=0.05)
-    assert "standard library" in prepared.name
-    assert prepared.validation is not None
-    assert prepared.train.tokens > 10 * prepared.validation.tokens / 3
-    assert prepared.train_files > prepared.validation_files > 5
-    assert text(prepared).count(b"\0") == prepared.train_files
 
 
 def test_every_kind_of_file_is_read(folder: Path) -> None:
@@ -264,32 +255,6 @@ def test_an_error_leaves_nothing_behind(folder: Path) -> None:
     assert list((folder / "prepared").iterdir()) == []
 
 
-def test_nothing_usable_names_and_counts_everything(folder: Path) -> None:
-    root = folder / "bad"
-    root.mkdir()
-    (root / "a.txt").write_bytes(b"\0\1\2")
-    (root / "b.md").write_bytes("Käse".encode("latin-1"))
-    (root / "c.jsonl").write_bytes(b'{"text": "\xff"}\n{"body": 1}\n')
-    (root / "d.py").touch()
-    (root / "e.jpg").write_bytes(b"x")
-    (root / "f.bin").write_bytes(b"odd")
-    with pytest.raises(DataError) as caught:
-        prepare(folder, train_path=str(root))
-    for part in (
-        "data.train_path: ",
-        "binary files: 1 (a.txt)",
-        "files that are not UTF-8: 1 (b.md)",
-        "lines that are not UTF-8: 1 (c.jsonl:1)",
-        "rows without a text in 'text' (data.text_field): 1 (c.jsonl:2)",
-        "empty files: 1 (d.py)",
-        "files with another suffix: 1 (e.jpg)",
-        ".bin files that are not a multiple of uint16 in size: 1 (f.bin)",
-        "set it to null",
-    ):
-        assert part in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
 def test_skipped_files_are_reported_once_and_recorded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "train" / "x.txt").write_bytes(b"\0")
     (folder / "train" / "x.jpg").write_bytes(b"\0")
@@ -392,22 +357,10 @@ def test_a_text_that_is_too_short_to_split_is_used_for_training_and_reported_in_
     assert advised.validation is not None
 
 
-def test_without_configured_validation_nothing_is_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(folder)
-    assert not caplog.records
-
-
 def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
     (folder / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"file/.*could not be prepared.*data\.prepared_directory"):
         prepare(folder, prepared_directory=str(folder / "file"))
-
-
-def test_an_unusable_tokenizer_is_an_error_of_configuration(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere"):
-        prepare_data(config(folder), ModelConfig(name="m", tokenizer="nowhere"))
 
 
 def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:

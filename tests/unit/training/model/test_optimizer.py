@@ -59,9 +59,6 @@ def test_every_schedule_rises_to_the_peak_and_ends_at_the_floor(
         assert drops == pytest.approx([drops[0]] * len(drops))
 
 
-NAMES = ("cosine", "linear", "warmup_stable_decay", "constant")
-
-
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_run_shorter_than_the_warm_up_still_reaches_the_peak(steps: int) -> None:
     assert rates(CONFIG, steps)[-1] == 1.0

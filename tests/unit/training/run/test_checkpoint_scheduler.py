@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cases import each_case
 from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
@@ -32,10 +33,10 @@ from trainyard.training import loop
 from trainyard.training.checkpoint import checkpoint, shards, writer_process
 from trainyard.training.checkpoint.shards import WrittenFiles, share_out
 from trainyard.training.checkpoint.training_state import TrainingState
-from trainyard.training.checkpoint.writer_process import BackgroundEngine, WriterProcess
+from trainyard.training.checkpoint.writer_process import BackgroundEngine
 from trainyard.training.data.training_data import ready_data
 from trainyard.training.run import checkpoint_scheduler
-from trainyard.training.run.run_request import Request
+from trainyard.training.run.run_context import Request
 from trainyard.training.runtime.stop_signals import StopRequest
 from trainyard.training.runtime.world import ALONE, World
 
@@ -97,17 +98,7 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
     lab.run(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
     listener = Listener(lambda _step: torch.rand(3))
 
-    class DelayedResult:
-        """Not done until the run has gone three steps further."""
-
-        def __init__(self, outcome: Any) -> None:
-            self.result = outcome.result
-
-        def done(self) -> bool:
-            return listener._at % 4 == 3
-
-    start = BackgroundEngine.start
-    monkeypatch.setattr(BackgroundEngine, "start", lambda self, work: DelayedResult(start(self, work)))
+    delay_saves(monkeypatch, lambda: listener._at % 4 == 3)  # until the run has gone three steps further
     late = lab.config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
     lab.run(late, mode, listener=listener)
     assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
@@ -122,7 +113,7 @@ def test_a_save_is_of_its_step_however_late_it_is_complete(
 
 # Points at which a run dies: a function, and the number of the call that ends the run.
 POINTS: dict[str, tuple[Any, str, int]] = {
-    "step": (loop, "set_learning_rate", 3),
+    "step": (loop, "clip_gradients", 3),
     "staging": (shards.Copies, "tensor_of", 70),
     "write": (hashlib, "sha256", 40),
     "index": (checkpoint, "write_checkpoint_index", 2),
@@ -203,12 +194,12 @@ def test_a_save_that_fails_ends_the_run_and_leaves_the_checkpoints_before_it(
 def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(self: WriterProcess, path: Path) -> Any:
+    def die(self: BackgroundEngine, path: Path) -> Any:
         self._process.kill()
         return original(self, path)
 
-    original = WriterProcess.write
-    monkeypatch.setattr(WriterProcess, "write", die)
+    original = BackgroundEngine.write
+    monkeypatch.setattr(BackgroundEngine, "write", die)
     with pytest.raises(CheckpointError, match="was ended by SIGKILL, as Linux does when memory") as failure:
         lab.run(lab.config(checkpointing={"mode": "async"}))
     assert "Once that is fixed: " in str(failure.value)
@@ -216,27 +207,28 @@ def test_the_death_of_the_process_that_writes_is_a_failure_to_save(
     assert not complete_steps(lab.directory())
 
 
-def test_on_a_full_disk_the_message_says_how_full(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_args: Any, **_kwargs: Any) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(WriterProcess, "write", full)
-    with pytest.raises(
-        CheckpointError, match=r"No space left on .* free, a checkpoint needs .*\nFree space in"
-    ):
-        lab.run(lab.config(checkpointing={"mode": "async"}))
-
-
-def test_memory_that_cannot_be_had_for_the_copy_is_a_failure_to_save(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+@each_case(
+    ("owner", "name", "number", "message"),
+    [
+        (
+            BackgroundEngine,
+            "write",
+            errno.ENOSPC,
+            r"No space left on .* free, a checkpoint needs .*\nFree space in",
+        ),
+        (writer_process, "Copies", errno.ENOMEM, r"Cannot allocate memory\. Step 4 was not saved"),
+    ],
+)
+def test_room_that_a_save_lacks_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int, message: str
 ) -> None:
-    def raise_no_space(*_args: Any, **_kwargs: Any) -> Any:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    def fail(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(writer_process, "Copies", raise_no_space)
-    with pytest.raises(CheckpointError, match=r"Cannot allocate memory\. Step 4 was not saved"):
-        lab.run(lab.config(checkpointing={"mode": "async"}))
-    assert not list(lab.directory().checkpoints.iterdir())
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(CheckpointError, match=message):
+        lab.run(lab.config(checkpointing={"mode": "async"}), f"without-{number}")
+    assert not list(lab.directory(f"without-{number}").checkpoints.iterdir())
 
 
 def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
@@ -248,7 +240,7 @@ def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
             (lab.folder / "run" / "events.jsonl").mkdir()
             raise ValueError("the test")
 
-    endless_saves(monkeypatch)
+    delay_saves(monkeypatch)
     with pytest.raises(ValueError, match="the test"):
         lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
     assert complete_steps(lab.directory()) == [4]
@@ -288,23 +280,12 @@ def test_a_state_that_is_not_finite_in_another_process_is_written_by_none(tmp_pa
     state = TrainingState(model := torch.nn.Linear(2, 2), torch.optim.AdamW(model.parameters()))
     directory = RunDirectory(tmp_path)
     directory.create()
-    engine, world = writer_process.ForegroundEngine(), WorldOfTwo(0, 2, 0, None)
+    engine, world = writer_process.Engine(), WorldOfTwo(0, 2, 0, None)
     context = context_of(directory, state, world)
     save = checkpoint.PendingSave(context, share_out(state.tensors(), ALONE), engine)
     with pytest.raises(TrainingFailedError, match=r"Step 0: model\.of_another is not finite"):
         save.advance(wait=True)
     assert not list(directory.checkpoints.iterdir())
-
-
-def test_a_run_that_fails_first_waits_for_the_save_under_way(lab: Lab) -> None:
-    def fail(at: int) -> None:
-        if at == 5:
-            raise ValueError("the test")
-
-    with pytest.raises(ValueError, match="the test"):
-        lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(fail))
-    assert [event["step"] for event in lab.events("run", "checkpoint_saved")] == [4]
-    assert complete_steps(lab.directory()) == [4]
 
 
 def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,13 +295,12 @@ def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.Monk
         if at == 5:
             raise KeyboardInterrupt
 
-    def stopped(self: WriterProcess, path: Path) -> Any:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+    def stopped(self: BackgroundEngine, path: Path) -> Any:
+        os.kill(self._process._process.pid, signal.SIGSTOP)
         return original(self, path)
 
-    original = WriterProcess.write
-    monkeypatch.setattr(WriterProcess, "write", stopped)
+    original = BackgroundEngine.write
+    monkeypatch.setattr(BackgroundEngine, "write", stopped)
     with pytest.raises(KeyboardInterrupt):
         lab.run(lab.config(checkpointing={"mode": "async"}), listener=Listener(interrupt))
     assert not complete_steps(lab.directory())
@@ -338,7 +318,7 @@ def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
 
     original = checkpoint_scheduler.Saver.poll
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
-    endless_saves(monkeypatch)
+    delay_saves(monkeypatch)
     lab.run(lab.config(checkpointing={"mode": "async"}))
     assert reserved[4] == (False, 5.0)  # a guess until the first save is measured
     assert reserved[5] == (True, 10.0)
@@ -381,7 +361,7 @@ def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     stop_arguments = lab.stop_after(5)
     monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
     with monkeypatch.context() as patch:
-        endless_saves(patch)
+        delay_saves(patch)
         with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
             lab.run(config, **stop_arguments)
     assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
@@ -455,15 +435,11 @@ def test_a_stop_removes_nothing(lab: Lab) -> None:
     assert complete_steps(directory) == [12]
 
 
-def endless_saves(patch: pytest.MonkeyPatch) -> None:
-    """Let every background save seem to be in progress until it is waited for."""
+def delay_saves(patch: pytest.MonkeyPatch, is_done: Callable[[], bool] = lambda: False) -> None:
+    """Let every background save seem to be in progress until `is_done`, or until it is waited for."""
     start = BackgroundEngine.start
-    patch.setattr(BackgroundEngine, "start", lambda self, work: NeverDone(start(self, work)))
 
+    def start_slowly(engine: BackgroundEngine, work: Callable[[], Any]) -> Any:
+        return SimpleNamespace(result=start(engine, work).result, done=is_done)
 
-class NeverDone:
-    def __init__(self, outcome: Any) -> None:
-        self.result = outcome.result
-
-    def done(self) -> bool:
-        return False
+    patch.setattr(BackgroundEngine, "start", start_slowly)

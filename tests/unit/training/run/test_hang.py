@@ -32,34 +32,9 @@ class StoppedTimer:
     def start(self) -> None: ...
 
 
-def test_a_hang_tells_its_outcome_and_leaves_with_its_code(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes, codes = list[dict[str, Any]](), list[int]()
-    monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
-    original = TokenBatches.batch
-
-    def never_the_sixth(self: TokenBatches, step: int) -> Any:
-        if step < 5:
-            return original(self, step)
-        monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
-        hang._wait(60, lambda: bool(codes))
-        raise ProcessExit
-
-    monkeypatch.setattr(TokenBatches, "batch", never_the_sixth)
-    with pytest.raises(ProcessExit):
-        lab.run(lab.config(), on_outcome=outcomes.append, leave=codes.append)
-    assert codes == [1]
-    assert outcomes[0]["status"] == "failed"
-    assert outcomes[0]["reason"].startswith("Step 6: nothing moved for ")
-    logs = lab.folder / "run" / "logs"
-    assert "never_the_sixth" in (logs / "hang-rank-0.txt").read_text()
-    assert not (logs / "hang-suspected").exists()
-    lines = (lab.folder / "run" / "events.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines][:4] == [
-        *("started", "checkpoint_saved", "hang_suspected", "finished")
-    ]
-
-
-def test_a_stuck_part_of_the_end_costs_that_part_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_is_recorded_and_a_stuck_part_of_the_end_costs_that_part_only(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcomes, ends, over = list[dict[str, Any]](), list[tuple[int, str]](), threading.Event()
     monkeypatch.setattr("trainyard.training.run.hang.threading.Timer", StoppedTimer)
     monkeypatch.setattr(hang, "_PART_SECONDS", 0.2)
@@ -80,7 +55,9 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(lab: Lab, monkeypatch: pyt
             if event == "hang_suspected":
                 stuck()
 
-    def never(_batches: TokenBatches, _step: int) -> Any:
+    def never_the_sixth(batches: TokenBatches, step: int) -> Any:
+        if step < 5:
+            return original(batches, step)
         monkeypatch.setattr(Watchdog, "limit", lambda _: 0.1)
         hang._wait(60, lambda: bool(ends))
         # The process of a trainer ends here; the parts that are not stuck may still be finishing.
@@ -89,13 +66,18 @@ def test_a_stuck_part_of_the_end_costs_that_part_only(lab: Lab, monkeypatch: pyt
         raise ProcessExit
 
     sign, events = lab.folder / "run" / "logs" / "hang-suspected", lab.folder / "run" / "events.jsonl"
-    monkeypatch.setattr(TokenBatches, "batch", never)
+    original = TokenBatches.batch
+    monkeypatch.setattr(TokenBatches, "batch", never_the_sixth)
     monkeypatch.setattr(hang, "_write_collectives", stuck)
     with pytest.raises(ProcessExit):
         lab.run(lab.config(), listener=StuckDisplay(), on_outcome=outcomes.append, leave=leave)
     ((code, record),) = ends
     assert (code, outcomes[0]["status"], json.loads(record)["outcome"]) == (1, "failed", outcomes[0])
-    assert "hang_suspected" in events.read_text()
+    assert outcomes[0]["reason"].startswith("Step 6: nothing moved for ")
+    assert [json.loads(line)["event"] for line in events.read_text().splitlines()][:4] == [
+        *("started", "checkpoint_saved", "hang_suspected", "finished")
+    ]
+    assert "never_the_sixth" in (lab.folder / "run" / "logs" / "hang-rank-0.txt").read_text()
     assert not sign.exists()
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from tests.unit.proof.test_joining_network import P5_TYPE, facts_of
 from tests.unit.training.lab import Lab
 
@@ -37,9 +36,10 @@ def segment(tmp_path: Path, tiny_config: Callable[..., Config]) -> Segment:
         world = SimpleNamespace(is_main=True, gather=lambda own: [own, *others], size=4)
         parts: dict[str, Any] = dict.fromkeys(RunContext.__dataclass_fields__)
         config = tiny_config(compute={"on_fallback": on_fallback})
-        parts |= {"config": config, "directory": directory, "device": torch.device("cpu"), "world": world}
-        parts |= {"state": SimpleNamespace(step=1), "listener": SimpleNamespace(on_event=lambda *_: None)}
-        parts["network"] = NetworkWatch(P5_TYPE) if watches else None
+        network = NetworkWatch(P5_TYPE) if watches else None
+        parts["request"] = SimpleNamespace(config=config, directory=directory, network=network)
+        parts |= {"world": world, "state": SimpleNamespace(step=1)}
+        parts["listener"] = SimpleNamespace(on_event=lambda *_: None)
         return RunContext(**parts)
 
     return build

@@ -18,9 +18,11 @@ from trainyard.errors import StoppedError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.run import trackers
 from trainyard.training.run.trackers import (
-    TensorBoardTracker,
+    Tracker,
     Trackers,
+    close_in_time,
     is_still_closing,
+    open_tensorboard,
     tag_of,
     use_trackers,
 )
@@ -53,13 +55,10 @@ class FailingTracker:
         self._failing, self._error = failing, error
         self.calls: list[str] = []
 
-    def write(self, _row: dict[str, Any]) -> None:
-        self._called("write")
+    def open(self) -> Tracker:
+        return Tracker(lambda _row: self._record_call("write"), lambda: self._record_call("close"))
 
-    def close(self) -> None:
-        self._called("close")
-
-    def _called(self, name: str) -> None:
+    def _record_call(self, name: str) -> None:
         self.calls.append(name)
         if name in self._failing:
             raise self._error("disk full")
@@ -69,7 +68,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_the_others_continu
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failing, closing, healthy = FailingTracker("write"), FailingTracker("close"), FailingTracker()
-    both = Trackers({"A": lambda: failing, "B": lambda: closing, "C": lambda: healthy})
+    both = Trackers({"A": failing.open, "B": closing.open, "C": healthy.open})
     for _ in range(2):
         both.write(ROW)
     both.close()
@@ -86,7 +85,7 @@ def test_tensorboard_draws_the_rows_of_the_segment_that_resumed(tmp_path: Path) 
 
     directory = RunDirectory(tmp_path)
     for resumed_at, loss in ((0, 5.0), (2, 3.0)):
-        tracker = TensorBoardTracker(context_of({}, tmp_path, resumed_at))
+        tracker = open_tensorboard(context_of({}, tmp_path, resumed_at))
         for step in range(resumed_at + 1, resumed_at + 5):
             tracker.write({"step": step, "loss": loss, "val_loss": loss + 1, "time": 1.0})
         tracker.close()
@@ -119,7 +118,7 @@ def test_tags_are_grouped(name: str, tag: str) -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_bug_and_a_second_ctrl_c_are_not_hidden(error: type[BaseException]) -> None:
-    trackers = Trackers({"Buggy": lambda: FailingTracker("close", error=error)})
+    trackers = Trackers({"Buggy": FailingTracker("close", error=error).open})
     with pytest.raises(error):
         trackers.close()
 
@@ -194,7 +193,7 @@ def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
 def test_a_tracker_that_fails_to_close_does_not_replace_an_early_stop(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "TensorBoardTracker", lambda _: FailingTracker("close"))
+    monkeypatch.setattr(trackers, "open_tensorboard", lambda _: FailingTracker("close").open())
     with pytest.raises(StoppedError, match="step 2"):
         lab.run(lab.config(monitoring={"tensorboard": True}), **lab.stop_after(2))
 
@@ -213,13 +212,13 @@ def test_trackers_that_take_too_long_are_left_within_the_grace_period(
     kinds: Any = {"Slow": SlowTracker}
     slow = Trackers(kinds)
     start = time.monotonic()
-    slow.close(seconds=0.1)
+    close_in_time(slow, 0.1)
     assert time.monotonic() - start < 30
     assert is_still_closing()
     assert "not closed within the grace period" in caplog.text
     go_on.set()
     while is_still_closing() and time.monotonic() - start < 60:
         time.sleep(0.01)
-    slow.close(seconds=30)
+    close_in_time(slow, 30)
     assert closed == ["slow", "slow"]
     assert not is_still_closing()

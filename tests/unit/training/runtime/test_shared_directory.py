@@ -21,7 +21,8 @@ from trainyard.run.checkpoint_manifest import (
 )
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, read_node, write_node
-from trainyard.training.checkpoint.resume import ResumePoint, agreed_resume_point
+from trainyard.training.checkpoint.resume import agreed_resume_point
+from trainyard.training.checkpoint.stored_index import ResumePoint
 from trainyard.training.runtime import shared_directory
 from trainyard.training.runtime.shared_directory import lock_run_directory, with_folders
 from trainyard.training.runtime.world import World

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from tests.unit.training.weights.model_files import Types, add_matrices, finish_gguf, random_values
 
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
@@ -17,7 +17,6 @@ from trainyard.training.weights.gguf_weights import (
     GgufWeights,
     gguf_name,
     our_name,
-    rows_by_halves,
 )
 from trainyard.training.weights.starting_weights import open_starting_weights, open_weights
 from trainyard.training.weights.weight_fit import parameters_of
@@ -32,7 +31,6 @@ METADATA: dict[str, Any] = {
     "llama.rope.freq_base": 10000.0,
     "llama.rope.dimension_count": 16,
 }
-Types = gguf.GGMLQuantizationType
 Write = Callable[..., Path]
 
 
@@ -61,17 +59,10 @@ def write(tmp_path: Path) -> Write:
                 writer.add_float32(key, value)
             elif value is not None:
                 writer.add_uint32(key, value)
-        random = np.random.default_rng(0)
-        for name, shape in parameters_of(SHAPE).items():
-            values = random.standard_normal(shape).astype(np.float32)
-            used = Types.F32 if values.ndim == 1 else kind
-            writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, used), raw_dtype=used)
+        add_matrices(writer, random_values(SHAPE), kind)
         for name, values in (extra or {}).items():
             writer.add_tensor(name, values)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish_gguf(writer)
         return path
 
     return build
@@ -93,38 +84,6 @@ def test_names_go_there_and_back() -> None:
     assert our_name("blk.3.attn_k.bias") == "model.layers.3.self_attn.k_proj.bias"
     for unknown in ("blk.0.ffn_gate_exps.weight", "rope_freqs.weight", "blk.0.attn_q"):
         assert our_name(unknown) == gguf_name(unknown) == unknown
-
-
-def rotate_in_pairs(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary positions of llama.cpp's Llama: the numbers 2i and 2i + 1 of a head turn together."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
-    return torch.stack(turned, dim=-1).flatten(-2)
-
-
-def rotate_in_halves(x: Tensor, angles: Tensor) -> Tensor:
-    """Ours: the number i turns with i + head_dim / 2."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat(
-        (first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()), -1
-    )
-
-
-def test_undoing_the_order_of_rows_gives_the_attention_that_the_file_means() -> None:
-    heads, size, length = 3, 8, 5
-    random = torch.Generator().manual_seed(0)
-    stored = [torch.randn(heads * size, 16, generator=random, dtype=torch.float64) for _ in "qk"]
-    x = torch.randn(length, 16, generator=random, dtype=torch.float64)
-    angles = torch.outer(torch.arange(length), 100.0 ** -(torch.arange(0, size, 2) / size)).double()[:, None]
-
-    def scores(weights: list[Tensor], turn: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        q, k = (turn((x @ matrix.T).view(length, heads, size), angles) for matrix in weights)
-        return torch.einsum("ihd,jhd->hij", q, k)
-
-    meant = scores(stored, rotate_in_pairs)
-    ours = [torch.from_numpy(rows_by_halves(matrix.numpy(), heads)) for matrix in stored]
-    torch.testing.assert_close(scores(ours, rotate_in_halves), meant)
-    assert not torch.allclose(scores(stored, rotate_in_halves), meant)
 
 
 def test_tensors_are_read_one_by_one_with_the_shapes_that_were_announced(write: Write) -> None:

@@ -1,7 +1,6 @@
 """Models on the Hugging Face Hub, from a server on loopback that speaks its API."""
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -11,14 +10,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from safetensors.torch import save_file
 from tests import warm_start
 from tests.answering import answering
+from tests.cases import each_case
+from tests.unit.training.weights.model_files import write_folder
 
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.keys import leaf_keys
+from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import TrainyardError
-from trainyard.training.export import byte_tokenizer
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import load_with_weights, read_declared
 
@@ -92,34 +92,23 @@ def _file_facts(path: Path, folder: Path) -> dict[str, object]:
     return {"type": kind, "path": name, "oid": oid, "size": 0 if path.is_dir() else path.stat().st_size}
 
 
-ROOT = Path(__file__).parents[4]
+SMOKE = str(Path(__file__).parents[4] / "configs" / "smoke.yaml")
 NAME = "owner/Small-Llama"
-CONFIG = {
-    "model_type": "llama",
-    "vocab_size": 256,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": True,
-}
+SHAPE = ArchitectureConfig(
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    tie_word_embeddings=True,
+)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model as it is on the Hub, with unneeded files."""
-    from trainyard.config.schema import ArchitectureConfig
-    from trainyard.training.model.model import build_model
-    from trainyard.training.weights.hugging_face_config import architecture_of, read_config
-    from trainyard.training.weights.weight_fit import parameters_of
-
-    folder = tmp_path_factory.mktemp("hub")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "tokenizer.json").write_text(byte_tokenizer())
-    shape = ArchitectureConfig.model_validate(architecture_of(read_config(folder / "config.json")))
-    tensors = build_model(shape, seed=0).state_dict()
-    save_file({name: tensors[name] for name in parameters_of(shape)}, folder / "model.safetensors")
+    folder = write_folder(tmp_path_factory.mktemp("hub"), SHAPE)
     (folder / "pytorch_model.bin").write_bytes(b"not needed")
     (folder / "original").mkdir()
     (folder / "original" / "model.safetensors").write_bytes(b"not needed")
@@ -139,24 +128,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(words: str, hub: Hub, home: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command whose Hub is `hub`, with its cache in `home`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "cache"), "NO_PROXY": "*", **environment}
-    command = [
-        sys.executable,
-        "-m",
-        "trainyard",
-        *words.split(),
-        "--config",
-        str(ROOT / "configs/smoke.yaml"),
-    ]
-    done = warm_start.run([*command, *arguments], cwd=home, env=kept | own, timeout=120)
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.fixture
-def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeclaredShape]:
+def declared_by(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Read the declaration of a model on the Hub; patch settings that its library reads at import."""
     from huggingface_hub import constants
 
@@ -180,12 +152,17 @@ def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     return ask
 
 
+@pytest.fixture
+def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    return declared_by(hub, home, monkeypatch)
+
+
 def test_names_on_the_hub_are_distinguished_from_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert hub_model("owner/name") == HubModel("owner/name", None)
     assert hub_model("owner/name@v1.0") == HubModel("owner/name", "v1.0")
-    paths = (
+    paths = [
         "name",
         "./owner/name",
         "~/owner/name",
@@ -194,30 +171,34 @@ def test_names_on_the_hub_are_distinguished_from_paths(
         "owner/m.gguf",
         "a/m.safetensors",
         "a/..",
-    )
+    ]
     assert [hub_model(path) for path in paths] == [None] * len(paths)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert hub_model("owner/name") is None
 
 
-def test_a_model_is_described_without_its_weights_at_a_commit_on_record(hub: Hub, home: Path) -> None:
-    code, stdout, stderr = run("config show", hub, home, "--set", f"model.path={NAME}")
-    assert (code, stderr) == (0, "")
-    assert f"path: {NAME}@{COMMIT}" in stdout
-    assert f"tokenizer: {NAME}@{COMMIT}" in stdout
-    assert "name: Small-Llama" in stdout
-    assert "hidden_size: 32" in stdout
+def test_a_model_is_described_without_its_weights_at_a_commit_on_record(
+    hub: Hub, declared_by_hub: Ask
+) -> None:
+    declared = declared_by_hub()
+    pinned = f"{NAME}@{COMMIT}"
+    expected = {"model.name": "Small-Llama", "model.tokenizer": pinned, "model.architecture.hidden_size": 32}
+    assert (declared.path, dict(declared.values) | expected) == (pinned, declared.values)
     got = {line.rpartition("/")[2] for line in hub.requests if line.startswith("GET /owner")}
     assert got == {"config.json", "tokenizer.json"}
 
 
 def test_a_run_resumes_with_the_commit_it_started_with(hub: Hub, home: Path) -> None:
-    arguments = ["--run-dir", "run", "--set", f"model.path={NAME}", "--set", "data.train_path=text.txt"]
-    for setting in ("training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"):
-        arguments += ["--set", setting]
-    code, _, stderr = run("train", hub, home, *arguments)
-    assert code == 0, stderr
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "cache"), "NO_PROXY": "*"}
+    command = [sys.executable, "-m", "trainyard", "train", "--run-dir", "run", "--config", SMOKE]
+    settings = ["training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"]
+    for setting in (f"model.path={NAME}", "data.train_path=text.txt", *settings):
+        command += ["--set", setting]
+    done = warm_start.run(command, cwd=home, env=kept | own, timeout=120)
+    stderr = done.stderr
+    assert done.returncode == 0, stderr
     assert "Fetching" not in stderr
     assert f"{NAME}@{COMMIT}: downloading" in stderr
     assert f"{NAME}@{COMMIT}" in (home / "run/run.json").read_text()
@@ -225,7 +206,7 @@ def test_a_run_resumes_with_the_commit_it_started_with(hub: Hub, home: Path) -> 
     assert got == [f"GET /{NAME}/resolve/{COMMIT}/model.safetensors"]
     assert stderr.count("weights of") == 1
     hub.commit = OTHER_COMMIT
-    again = load_with_weights(ROOT / "configs/smoke.yaml", [f"model.path={NAME}"], home / "run")
+    again = load_with_weights(Path(SMOKE), [f"model.path={NAME}"], home / "run")
     assert again.config.model.path == f"{NAME}@{COMMIT}"
     assert again.config.model.architecture.hidden_size == 32
 
@@ -240,39 +221,37 @@ def test_a_revision_is_used_and_cached_files_need_no_network(hub: Hub, declared_
     assert declared_by_hub(f"{NAME}@{COMMIT}").path == f"{NAME}@{COMMIT}"
 
 
-@pytest.mark.parametrize(
+GATED = {"gated": frozenset({NAME})}
+BAD, GOOD = {"HF_TOKEN": "hf_bad"}, {"HF_TOKEN": "hf_good"}
+
+
+@each_case(
     ("name", "state", "environment", "code", "problem"),
     [
         (NAME, {}, {"HF_HUB_OFFLINE": "1"}, 4, "HF_HUB_OFFLINE is set and it is not in the cache).\nUnset"),
-        (
-            NAME,
-            {},
-            {"endpoint": "http://127.0.0.1:9"},
-            4,
-            "Check the network, HTTPS_PROXY",
-        ),
+        (NAME, {}, {"endpoint": "http://127.0.0.1:9"}, 4, "Check the network, HTTPS_PROXY"),
         (NAME, {"broken": True}, {}, 4, "503"),
         (f"{NAME}@nowhere", {}, {}, 2, "it has no revision 'nowhere'"),
         ("owner/nothing", {}, {}, 2, "cannot be read (401): check the spelling"),
-        ("owner/nothing", {}, {"HF_TOKEN": "hf_good"}, 2, "cannot be read (404)"),
-        ("owner/nothing", {}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read (401)"),
-        (NAME, {"gated": frozenset({NAME})}, {}, 2, "is gated: accept its terms at"),
-        (NAME, {"forbidden": frozenset({NAME})}, {"HF_TOKEN": "hf_bad"}, 2, "cannot be read (403)"),
+        ("owner/nothing", {}, GOOD, 2, "cannot be read (404)"),
+        ("owner/nothing", {}, BAD, 2, "cannot be read (401)"),
+        (NAME, GATED, {}, 2, "is gated: accept its terms at"),
+        (NAME, {"forbidden": frozenset({NAME})}, BAD, 2, "cannot be read (403)"),
     ],
 )
 def test_each_reason_has_its_own_message(
-    hub: Hub,
-    declared_by_hub: Ask,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     name: str,
-    state: dict[str, object],
+    state: dict[str, Any],
     environment: dict[str, str],
     code: int,
     problem: str,
 ) -> None:
-    for key, value in state.items():
-        setattr(hub, key, value)
-    with pytest.raises(TrainyardError) as refused:
-        declared_by_hub(name, **environment)
+    hub = Hub({NAME: files}, **state)
+    with answering(hub.answer) as hub.endpoint, pytest.raises(TrainyardError) as refused:
+        declared_by(hub, tmp_path, monkeypatch)(name, **environment)
     assert refused.value.exit_code == code
     assert f"model.path: {name} is not a path on this machine" in str(refused.value)
     assert problem in str(refused.value)

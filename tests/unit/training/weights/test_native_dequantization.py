@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from tests.unit.training.lab import Lab
+from tests.unit.training.weights.model_files import add_matrices, finish_gguf, random_values
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DataError
 from trainyard.training.weights import gguf_weights
 from trainyard.training.weights import native_dequantization as native
-from trainyard.training.weights.gguf_weights import gguf_name
 from trainyard.training.weights.native_dequantization import (
     LIBRARY_VARIABLE,
     NATIVE_TYPES,
@@ -26,7 +26,6 @@ from trainyard.training.weights.native_dequantization import (
     best_instructions,
     dequantize,
 )
-from trainyard.training.weights.weight_fit import parameters_of
 
 ELEMENTS = 1_000_000
 SCALES = {
@@ -284,21 +283,14 @@ def config_from_q8(tiny_config: Callable[..., Config], tmp_path: Path) -> Config
         training={"max_steps": 1},
         kernel_optimization={"tile_bytes": 512},
     )
-    architecture, kinds = config.model.architecture, gguf.GGMLQuantizationType
+    architecture = config.model.architecture
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(architecture.num_layers)
     writer.add_head_count(architecture.num_attention_heads)
     writer.add_head_count_kv(architecture.num_key_value_heads)
     writer.add_layer_norm_rms_eps(architecture.rms_norm_eps)
-    random = np.random.default_rng(0)
-    for name, shape in parameters_of(architecture).items():
-        values = random.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
-        kind = kinds.F32 if values.ndim == 1 else kinds.Q8_0
-        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    add_matrices(writer, random_values(architecture, 0.1), gguf.GGMLQuantizationType.Q8_0)
+    finish_gguf(writer)
     return config
 
 

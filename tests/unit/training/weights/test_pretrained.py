@@ -5,21 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import save_file
+from tests.cases import each_case
 from tests.unit.training.lab import Lab
+from tests.unit.training.weights.model_files import write_folder
 
-from trainyard.config.from_weights import ARCHITECTURE
 from trainyard.config.keys import leaf_keys
 from trainyard.config.load import LoadedConfig, dump_yaml, load_config
-from trainyard.config.schema import ArchitectureConfig, ModelConfig
+from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError
 from trainyard.run.directory import RunDirectory
-from trainyard.training.export import byte_tokenizer, plan_export, write_export
-from trainyard.training.model.model import build_model
+from trainyard.training.export import plan_export, write_export
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.pretrained import load_with_weights
 from trainyard.training.weights.starting_weights import open_starting_weights
-from trainyard.training.weights.weight_fit import parameters_of
 
 SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
 SHAPE = ArchitectureConfig(
@@ -41,13 +39,7 @@ KEYS = [key for key in leaf_keys() if key.startswith("model.architecture.")]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A Hugging Face folder with a name that needs care."""
-    folder = tmp_path / "Mein Modell ä"
-    folder.mkdir()
-    tensors = build_model(SHAPE, seed=0).state_dict()
-    save_file({name: tensors[name] for name in parameters_of(SHAPE)}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(hugging_face_config(SHAPE)))
-    (folder / "tokenizer.json").write_text(byte_tokenizer())
-    return folder
+    return write_folder(tmp_path / "Mein Modell ä", SHAPE)
 
 
 def load(*overrides: str, config: Path = SMOKE, run: Path | None = None) -> LoadedConfig:
@@ -84,7 +76,7 @@ def test_a_home_folder_is_kept_as_it_is_written(folder: Path, monkeypatch: pytes
     assert open_starting_weights(found) is not None
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each_case("key", KEYS)
 def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> None:
     values = {"rope_type": "llama3", "tie_word_embeddings": "false", "max_position_embeddings": "512"}
     # 12 is a multiple of the 3 key-value heads and 24 of the 6 heads: every combination is possible.
@@ -173,7 +165,6 @@ def change_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "qwen2"}, "model_type 'qwen2'; this trainer has llama only"),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
             r'rope_scaling\.rope_type: expected .*, got "yarn"',
@@ -220,9 +211,3 @@ def test_every_form_of_our_own_is_started_from_without_a_key(lab: Lab, form: str
     source = open_starting_weights(found)
     assert source is not None
     assert source.read("model.norm.weight").shape == (32,)
-
-
-def test_all_of_the_architecture_is_in_reach_of_the_weights() -> None:
-    assert {key.split(".")[2] for key in KEYS} == set(ArchitectureConfig.model_fields)
-    assert ARCHITECTURE == ("model", "architecture")
-    assert "architecture" in ModelConfig.model_fields

@@ -17,9 +17,9 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
 from trainyard.run.records import read_rows
 from trainyard.training.data.tokenize_corpus import prepare_data
-from trainyard.training.loop import describe
+from trainyard.training.loop import rehearse
 from trainyard.training.model.model import build_model
-from trainyard.training.run.run_request import Request
+from trainyard.training.run.run_context import Request
 from trainyard.training.weights.starting_weights import load_weights, open_weights, require_weights
 
 Build = Callable[..., Config]
@@ -92,9 +92,9 @@ def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_ag
 def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
     def rehearsal(**model: Any) -> dict[str, Any]:
         config = tiny_config(model=model)
-        data = prepare_data(config.data, config.model)
-        request = Request(config, RunDirectory(tmp_path / "run"), data, "auto", "id", {})
-        return describe(request)
+        prepare_data(config.data, config.model)
+        directory = RunDirectory(tmp_path / "run")
+        return rehearse(config, lambda data: Request(config, directory, data, "auto", "id", {}))
 
     assert rehearsal()["starts_from"] is None
     with pytest.raises(ConfigError, match="does not exist"):

@@ -1,6 +1,5 @@
 """The fix in each refusal of weights is followed as printed, and the weights are opened."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -9,17 +8,13 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from safetensors.torch import save_file
+from tests.unit.training.weights.model_files import finish_gguf, tensors_of, write_folder
 
 from trainyard.config.load import LoadedConfig
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
-from trainyard.training.export import byte_tokenizer
-from trainyard.training.model.model import build_model
-from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.pretrained import load_with_weights
 from trainyard.training.weights.starting_weights import open_starting_weights
-from trainyard.training.weights.weight_fit import parameters_of
 
 SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
 SHAPE = ArchitectureConfig(
@@ -34,18 +29,9 @@ SHAPE = ArchitectureConfig(
 SETTING = re.compile(r"--set ('[^']+'|\S+)")
 
 
-def write_model(folder: Path, shape: ArchitectureConfig = SHAPE, **config: Any) -> Path:
-    folder.mkdir()
-    tensors = build_model(shape, seed=0).state_dict()
-    save_file({name: tensors[name] for name in parameters_of(shape)}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(hugging_face_config(shape) | config))
-    (folder / "tokenizer.json").write_text(byte_tokenizer())
-    return folder
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "a model")
+    return write_folder(tmp_path / "a model", SHAPE)
 
 
 def write_config(tmp_path: Path, text: str) -> Path:
@@ -96,10 +82,8 @@ def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_pa
 
 def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> None:
     """The architecture is null already, so the refusal does not suggest null."""
-    model = write_model(tmp_path / "biased")
-    tensors = build_model(SHAPE, seed=0).state_dict()
     biases = {f"model.layers.{n}.self_attn.q_proj.bias": torch.zeros(32) for n in range(3)}
-    save_file({name: tensors[name] for name in parameters_of(SHAPE)} | biases, model / "model.safetensors")
+    model = write_folder(tmp_path / "biased", SHAPE, tensors_of(SHAPE) | biases)
     own = write_config(tmp_path, f"model:\n  path: {model}\n  architecture: null\n")
     message = refusal(load_with_weights(own, []))
     assert "q_proj.bias: no part of the model" in message
@@ -120,7 +104,7 @@ def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> 
 def test_a_config_of_another_model_names_the_trainer_that_has_it(
     tmp_path: Path, config: dict[str, Any], difference: str
 ) -> None:
-    model = write_model(tmp_path / "other model", **config)
+    model = write_folder(tmp_path / "other model", SHAPE, **config)
     with pytest.raises(ConfigError) as error:
         load_with_weights(SMOKE, [f"model.path={model}"])
     message = str(error.value)
@@ -129,22 +113,10 @@ def test_a_config_of_another_model_names_the_trainer_that_has_it(
     assert shlex.split(command) == ["python", "train.py", "--model", str(model)]
 
 
-def test_transformers_has_the_models_that_this_trainer_lacks(tmp_path: Path) -> None:
-    """The refusal points to examples/sft, which loads a model in this way."""
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is in requirements-development.txt"
-    )
-    model = write_model(tmp_path / "biased", attention_bias=True)
-    assert transformers.AutoModelForCausalLM.from_pretrained(model).config.attention_bias
-
-
 def test_a_part_of_a_split_gguf_file_names_the_program_that_joins_the_parts(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m-00001-of-00002.gguf", "llama")
     writer.add_uint16("split.count", 2)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish_gguf(writer)
     with pytest.raises(ConfigError, match="llama-gguf-split --merge"):
         load_with_weights(SMOKE, [f"model.path={tmp_path / 'm-00001-of-00002.gguf'}", "model.tokenizer=null"])
 
