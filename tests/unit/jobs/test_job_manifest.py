@@ -147,6 +147,9 @@ def test_texts_are_read_as_objects() -> None:
     listed = '{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service"}]}'
     texts = [("a.yaml", f"# Source: chart\n---\n{JOB % 'a'}---\n"), ("b.json", listed)]
     assert [body["kind"] for body in read_objects(texts, {})] == ["Job", "Service"]
+    modes = "apiVersion: v1\nkind: ConfigMap\ndata: {a: 0640, b: 64, c: '0640', d: 0, e: 0.5}\n"
+    (found,) = read_objects([("a.yaml", modes)], {})
+    assert found["data"] == {"a": 0o640, "b": 64, "c": "0640", "d": 0, "e": 0.5}, "as kubectl reads it"
     template = JOB % "${NAME}" + "# not read: $OTHER\n"
     (filled,) = read_objects([("job.yaml-template", template)], {"NAME": "n"})
     assert filled["metadata"]["name"] == "n"
@@ -190,7 +193,7 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
     for image in ("<YOUR_IMAGE>", "${REGISTRY}/a:1", "a::1"):
         open_image = manifests()["job"]
         open_image[0]["spec"]["template"]["spec"]["containers"][0]["image"] = image
-        with pytest.raises(ConfigError, match="is not the name of an image.*envsubst"):
+        with pytest.raises(ConfigError, match=r"is not the name of an image.*envsubst"):
             read("job", open_image)
     with pytest.raises(ConfigError, match="add the entry point"):
         cluster = find_job(manifests()["raycluster"])
