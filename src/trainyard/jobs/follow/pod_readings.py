@@ -18,7 +18,7 @@ from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ServiceError
 from trainyard.jobs.job_reader import FoundJob, read_nodes
 from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.volume_source import Place
+from trainyard.jobs.volumes.place import Place
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api

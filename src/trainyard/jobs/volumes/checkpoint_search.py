@@ -12,7 +12,8 @@ from trainyard.errors import ConfigError, TrainyardError
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.volumes.helper_pod import mount_claim, require_running
-from trainyard.jobs.volumes.volume_source import Place, VolumeSource
+from trainyard.jobs.volumes.place import Place
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 if TYPE_CHECKING:

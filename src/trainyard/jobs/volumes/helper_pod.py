@@ -18,7 +18,7 @@ from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR
-from trainyard.jobs.volumes.volume_source import Place
+from trainyard.jobs.volumes.place import Place
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api

@@ -24,7 +24,8 @@ from trainyard.jobs.volumes.checkpoint_search import (
     newest_step_on_claim,
     open_found_folder,
 )
-from trainyard.jobs.volumes.volume_source import Place, VolumeSource
+from trainyard.jobs.volumes.place import Place
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 
 pytestmark = pytest.mark.process
