@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import Program
+from tests.scripts.conftest import Call
 from tests.unit.gateways.kubernetes.memory_cluster import (
     MemoryCluster,
     PodLog,
@@ -60,8 +60,8 @@ def cluster() -> Iterator[MemoryCluster]:
 
 
 @pytest.fixture
-def manage(program: Program, kubeconfig: str) -> Manage:
-    return lambda *words, **variables: program("job", *words, "--kubeconfig", kubeconfig, **variables)
+def manage(called: Call, kubeconfig: str) -> Manage:
+    return lambda *words, **variables: called("job", *words, "--kubeconfig", kubeconfig, **variables)
 
 
 def failed() -> tuple[Json, list[Json]]:
@@ -88,7 +88,7 @@ def test_the_status_of_a_failed_job_is_told_to_people_and_machines(
 
 
 def test_a_job_that_a_quota_keeps_out_has_not_ended(
-    program: Program, cluster: MemoryCluster, kubeconfig: str
+    called: Call, cluster: MemoryCluster, kubeconfig: str
 ) -> None:
     quota = (
         'pods "job-1" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/gpu=8, '
@@ -97,7 +97,7 @@ def test_a_job_that_a_quota_keeps_out_has_not_ended(
     refused = event("FailedCreatePod", quota, kind="Warning", involved={"kind": "PyTorchJob", "name": "job"})
     show(cluster, job("pytorchjob", conditions=[condition("Created")]), running(1))
     put_events(cluster, refused)
-    done = program("explain", "--job", "job", "--kubeconfig", kubeconfig)
+    done = called("explain", "--job", "job", "--kubeconfig", kubeconfig)
     assert done.stdout.startswith("quota: it has not ended; it waits: "), done.stdout + done.stderr
     assert "fix: wait until other jobs of the namespace end" in done.stdout
     assert "retry: not needed; it has not ended" in done.stdout and "why it ended" not in done.stdout

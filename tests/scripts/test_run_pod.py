@@ -17,7 +17,7 @@ from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
 from trainyard.errors import ServiceError
 from trainyard.gateways.process import SignalForwarder
-from trainyard.jobs.recipes.pod_program import save_seconds
+from trainyard.jobs.recipes.any_program import save_seconds
 from trainyard.pipeline import Step, StepRunner, follow_beside
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory

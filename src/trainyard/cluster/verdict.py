@@ -6,6 +6,7 @@ Ready means that no check found an error and every essential check could read it
 JSON of `trainyard cluster`, which the reports read too.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -22,13 +23,24 @@ from trainyard.cluster.snapshot import MissingData, Snapshot
 from trainyard.errors import ConfigError, ExitCode
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import plain_type
-from trainyard.run.suggested_commands import ClusterTarget
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_spec import JobSpec
 
 Json = dict[str, Any]
 _CHECKS = {check.name: check for check in CHECKS}
+_IN_A_MANIFEST = {
+    r"(?<!cluster fix )--queue": "the label kueue.x-k8s.io/queue-name",
+    "--volume": "persistentVolumeClaim",
+    "--checkpoint-path": "mountPath",
+    "--image-uri": "image",
+    "--kind trainjob": "a TrainJob",
+    "--tolerate": "a toleration of",
+    r"cluster\.pod\.service_account": "serviceAccountName",
+    r" \(cluster\.pod\.node_selector\)": "",
+    r"set cluster\.volume and then trainyard cluster fix --apply, or ": "",
+}
+"""Options and keys for values of a job, and what a manifest has instead of them."""
 
 
 class Readiness(StrEnum):
@@ -110,21 +122,24 @@ def judge_cluster(snapshot: Snapshot, job: "JobSpec", kinds: Sequence[ServedKind
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data. `findings` leaves out what passed; `checks` includes it."""
     found = [finding for finding in verdict.findings if finding.severity is not Severity.PASSED]
-    target = verdict.facts.job.target
+    job = verdict.facts.job
     return {
         "ready": verdict.state is Readiness.READY,
         "verdict": verdict.state.value,
-        "findings": [_finding(finding, target) for finding in found],
-        "checks": [{**_finding(f, target), "looks_at": _CHECKS[f.subject].subject} for f in verdict.findings],
+        "findings": [_finding(finding, job) for finding in found],
+        "checks": [{**_finding(f, job), "looks_at": _CHECKS[f.subject].subject} for f in verdict.findings],
     }
 
 
-def _finding(finding: Finding, target: ClusterTarget) -> dict[str, str]:
+def _finding(finding: Finding, job: "JobSpec") -> dict[str, str]:
+    evidence, fix = finding.evidence, finding.fix
+    for option, field in (_IN_A_MANIFEST if job.manifest else {}).items():
+        evidence, fix = re.sub(option, field, evidence), re.sub(option, field, fix)
     return {
         "check": finding.subject,
         "severity": finding.severity.value,
-        "evidence": finding.evidence,
-        "fix": target.in_text(finding.fix),
+        "evidence": evidence,
+        "fix": job.target.in_text(fix),
     }
 
 

@@ -31,6 +31,7 @@ from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 from trainyard.jobs.job_reader import JobReader, event_records, list_entry
+from trainyard.jobs.state.reading import name_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import change_lines, event_lines, list_lines, progress_line, status_lines
@@ -170,7 +171,7 @@ def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> in
     new = editor.resubmission()
     if not args.dry_run:
         editor.create(new)
-    return report_changes(args, new.lines)
+    return report_changes(args, [f"create {body['kind'].lower()}s/{name_of(body)}" for body in new.all])
 
 
 def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:

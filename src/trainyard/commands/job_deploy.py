@@ -309,7 +309,8 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     sent, plan = wrap_manifest(args, written, job) if args.prove else (written, job)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
-    log_findings(lint_objects("the manifest", [written.job], variable_scope(plan)))
+    findings = lint_objects("the manifest", [written.job], variable_scope(plan))
+    log_findings(found for found in findings if found.subject != "image")  # `warnings_of` has it
     manifests = sent.add_record(plan)
     if api is None or args.dry_run:
         data, refused = show(plan, manifests, api=api)

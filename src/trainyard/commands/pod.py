@@ -50,7 +50,7 @@ from trainyard.jobs.pod_exit_codes import (
     is_final,
     restart_in_place,
 )
-from trainyard.jobs.recipes.pod_program import grace_seconds
+from trainyard.jobs.recipes.any_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record

@@ -34,6 +34,8 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "str": (r"(?s:.*)", str),
 }
 
+_OCTAL = re.compile(r"0[0-7]+")
+
 
 class YamlError(ValueError):
     """A fault of a text, with its line and dotted key where they are known."""
@@ -96,8 +98,10 @@ def compose_one(content: bytes | str) -> Any:
     return roots[0] if roots else yaml.compose("null", Loader=CoreLoader)
 
 
-def values_of(root: Any, lines: dict[KeyPath, int]) -> Any:
+def values_of(root: Any, lines: dict[KeyPath, int], *, octal: bool = False) -> Any:
     """Return the values of a document, and note the line of each key in `lines`.
+
+    With `octal` a number that begins with 0 is octal, as in YAML 1.1.
 
     Raises YamlError for a key that is given twice, an unknown tag, and aliases that repeat themselves.
     """
@@ -109,7 +113,8 @@ def values_of(root: Any, lines: dict[KeyPath, int]) -> Any:
             if next(numbers) > MOST_VALUES or len(path) > MOST_DEPTH:
                 raise YamlError(f"an alias repeats itself: over {MOST_VALUES:,} values, {MOST_DEPTH} levels")
             if isinstance(node, yaml.ScalarNode):
-                return value_of(node.tag, node.value)
+                is_octal = octal and node.tag == f"{_PREFIX}int" and _OCTAL.fullmatch(node.value)
+                return int(node.value, 8) if is_octal else value_of(node.tag, node.value)
             if node.tag not in (f"{_PREFIX}map", f"{_PREFIX}seq"):
                 raise YamlError(f"the tag {node.tag[:80]} is not read here")
         except ValueError as error:
@@ -147,9 +152,13 @@ def plain_value(text: str) -> Any:
 
 
 def parse_documents(content: bytes | str, name: str) -> list[Any]:
-    """Return the values of all documents that are not empty. Raises ConfigError with the line."""
+    """Return the values of all documents that are not empty, for Kubernetes or Ray, to which 0644 is octal.
+
+    Raises ConfigError with the line.
+    """
     try:
-        return [value for root in compose(content) if (value := values_of(root, {})) is not None]
+        found = [values_of(root, {}, octal=True) for root in compose(content)]
+        return [value for value in found if value is not None]
     except YamlError as error:
         raise ConfigError(error.at(name)) from None
 

@@ -29,6 +29,7 @@ from trainyard.plan.instances import EFA, GPU
 Json = dict[str, Any]
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)?[\w./-]+(?::[\w.-]+)?(?:@\w+:\w+)?")
 _MIB = 1000 * 2**20
 _COUNTS = ("replicas", "parallelism", "completions")
 _DEFAULT_GRACE = 30
@@ -115,12 +116,14 @@ class JobManifest:
         claim, mount_path = _claim_of(pod, container)
         entrypoint = " ".join(own) or str(field_of(self.job, "spec", "entrypoint") or "")
         command = tuple(entrypoint.split()) if self.kind.on_ray else container_command(container)
-        gpus = _amount(container, GPU)
+        gpus, image = _amount(container, GPU), str(container.get("image") or "")
+        if image and not _IMAGE.fullmatch(image):
+            raise _template_error(f"image: {image!r} is not the name of an image")
         return replace(
             asked,
             name=(asked.name or f"{name_of(self.job)}-job") if own else name_of(self.job),
             kind=self.kind.name,
-            image=str(container.get("image") or ""),
+            image=image,
             program=Program("manifest", command, once=self.kind.on_ray),
             nodes=pods.count,
             processes_per_node=1,
@@ -215,8 +218,8 @@ def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
     jobs = [body for body in objects if (body["apiVersion"], body["kind"]) in kinds]
     named = [body for body in jobs if name_of(body) == name] if len(jobs) > 1 else jobs
     if len(named) != 1:
-        found = ", ".join(f"{body['kind']} {name_of(body)}" for body in jobs or objects) or "nothing"
-        known = ", ".join(kind.api_kind for kind in EVERY_KIND.values())
+        found = ", ".join(map(_title_of, jobs or objects)) or "nothing"
+        known = ", ".join(f"{kind} ({version})" for version, kind in kinds)
         do = "Choose one with --job-name" if jobs else f"Known kinds of jobs: {known}"
         raise ConfigError(f"--manifest: one job is needed, and it has: {found}. {do}. Nothing was sent.")
     job, kind = named[0], kinds[named[0]["apiVersion"], named[0]["kind"]]
@@ -231,6 +234,13 @@ def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
         metadata = {key: value for key, value in job["metadata"].items() if key != "generateName"}
         job = {**job, "metadata": {"name": name, **metadata}}
     return JobManifest(kind, job, others)
+
+
+def _title_of(body: Json) -> str:
+    """Return kind, name and version: other operators have kinds of the same name."""
+    metadata = body.get("metadata") or {}
+    name = metadata.get("name") or metadata.get("generateName") or "without a name"
+    return f"{body['kind']} {name} ({body['apiVersion']})"
 
 
 def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
@@ -293,7 +303,10 @@ def _template_error(what: str) -> ConfigError:
 
 
 def _claim_of(pod: Json, container: Json) -> tuple[str, str]:
-    """Return claim and path of the volume for checkpoints: one that the command names, else the first."""
+    """Return claim and path of the volume for checkpoints: one that the command names, else the first.
+
+    A complete volume comes first: the path below a `subPath` is not that on the claim.
+    """
     claims = {
         each.get("name"): str(field_of(each, "persistentVolumeClaim", "claimName"))
         for each in pod.get("volumes") or ()
@@ -301,7 +314,7 @@ def _claim_of(pod: Json, container: Json) -> tuple[str, str]:
     }
     mounts = [
         (claims[mount.get("name")], str(mount.get("mountPath")))
-        for mount in container.get("volumeMounts") or ()
+        for mount in sorted(container.get("volumeMounts") or (), key=lambda mount: "subPath" in mount)
         if mount.get("name") in claims and not mount.get("readOnly")
     ]
     text = " ".join(container_command(container))

@@ -16,11 +16,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_kind import JobKind
+from trainyard.jobs.job_kind import JobKind, Manifests
 from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
@@ -47,20 +46,6 @@ _OF_ONE_JOB = frozenset((CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD))
 """Annotations that apply to one job and not to its successor."""
 _NODE_NAME, _WEIGHT = "metadata.name", 100
 _REFERENCES = frozenset(("runtimeRef", "configMap", "configMapRef", "configMapKeyRef", "clusterSelector"))
-
-
-@dataclass(frozen=True)
-class Resubmission:
-    """The objects to create."""
-
-    job: dict[str, Any]
-    parts: tuple[dict[str, Any], ...]
-    """Created before the job, which owns them."""
-
-    @property
-    def lines(self) -> list[str]:
-        """The names of the created objects, for people."""
-        return [f"create {str(body['kind']).lower()}s/{name_of(body)}" for body in (*self.parts, self.job)]
 
 
 def next_name(kind: JobKind, job: Json, taken: Iterable[str]) -> str:
@@ -92,7 +77,7 @@ def require_ended(state: JobState) -> None:
 
 def make_resubmission(
     kind: JobKind, job: Json, parts: Sequence[Json], *, name: str, retries: int = 0, zone: str | None = None
-) -> Resubmission:
+) -> Manifests:
     """The job and its parts under the new name; `retries` is the number of times it was submitted again.
 
     `zone` replaces the zone of a job that is kept in one; None leaves it. Raises ConfigError for a job that
@@ -109,9 +94,9 @@ def make_resubmission(
         changes = {"name": name} if zone is None else {"name": name, "zone": zone}
         notes[PLAN] = _change_plan(str(notes[PLAN]), changes)
     _resume(kind, body)
-    new = Resubmission(body, tuple(_clean(part, names) for part in parts))
+    new = Manifests(body, tuple(_clean(part, names) for part in parts))
     if zone is not None:
-        for spec in _pod_specs([new.job, *new.parts]):
+        for spec in _pod_specs([*new.all]):
             set_zone(spec.get("affinity") or {}, zone)
     return new
 

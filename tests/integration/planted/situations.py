@@ -343,12 +343,6 @@ def _no_index(yard: Yard) -> None:
     (yard.run.checkpoint(8) / ".metadata").unlink()
 
 
-def _index_that_runs_code(yard: Yard) -> None:
-    path = yard.run.checkpoint(8) / ".metadata"
-    path.unlink()
-    path.write_bytes(b"cos\nsystem\n(S'touch " + str(yard.path / "ran").encode() + b"'\ntR.")
-
-
 def _renamed_weights(yard: Yard, name: str) -> None:
     """Let the index look for the weights under another name."""
     path = yard.run.checkpoint(STEPS) / ".metadata"
@@ -382,7 +376,6 @@ FORGERIES: tuple[tuple[str, Callable[[Yard], None], Verdict], ...] = (
     ("another digest of the weights", _other_digest, Verdict.NO),
     ("another fingerprint of the data", _other_data, Verdict.NO),
     ("no index of the tensors", _no_index, Verdict.NO),
-    ("an index that runs code", _index_that_runs_code, Verdict.NO),
     ("weights below a folder, in a file of any name", _weights_below, Verdict.YES),
     ("weights in a file of another checkpoint", _weights_elsewhere, Verdict.NO),
 )

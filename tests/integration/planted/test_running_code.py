@@ -142,12 +142,7 @@ REFUSING = {
     "prove what is fetched": prove_fetched,
 }
 """Commands that need the tensors: they refuse."""
-BYTES_ONLY = {
-    "resume": go_on,
-    "export the newest": export,
-    "verify": verify,
-    "restore": restore,
-}
+BYTES_ONLY = {"resume": go_on, "export the newest": export, "verify": verify, "restore": restore}
 """Commands that pass over such a checkpoint, or read it as bytes."""
 
 

@@ -13,12 +13,7 @@ from tests.answering import answering
 from tests.unit.cluster.generated import State
 
 Json = dict[str, Any]
-GROUPS = {
-    "apps": ("v1",),
-    "storage.k8s.io": ("v1",),
-    "scheduling.k8s.io": ("v1",),
-    "kubeflow.org": ("v1",),
-}
+GROUPS = {"apps": ("v1",), "storage.k8s.io": ("v1",), "scheduling.k8s.io": ("v1",), "kubeflow.org": ("v1",)}
 RESOURCES = {"kubeflow.org/v1": ("pytorchjobs", "pytorchjobs/status")}
 
 

@@ -72,11 +72,7 @@ def test_what_cannot_be_used_is_said(broken: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "header"),
-    [
-        ({"token": "good"}, "Bearer good"),
-        ({"tokenFile": "token"}, "Bearer good"),
-    ],
+    ("user", "header"), [({"token": "good"}, "Bearer good"), ({"tokenFile": "token"}, "Bearer good")]
 )
 def test_a_request_says_who_it_comes_from(
     user: dict[str, str], header: str, recorded: Recorded, tmp_path: Path

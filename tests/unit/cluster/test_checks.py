@@ -1,6 +1,7 @@
 """Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, fixes of fix."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,16 @@ def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorde
     no_namespace(recorded.state, plain_eks())
     found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
     assert "JobSet controller: no Deployment" in found["operator"], "the webhook would not be asked"
+
+
+def test_what_keeps_a_manifest_out_is_said_by_its_own_fields(recorded: Recorded, tmp_path: Path) -> None:
+    query = look_at(recorded.kubeconfig(tmp_path), *PLAN, "--queue", "research", "--volume", "lost")
+    query.job = replace(query.job, manifest="a" * 64, node_selector={"pool": "train"})
+    found = {each["check"]: each for each in verdict_record(query.judge(lambda **_: None))["checks"]}
+    gpu, storage = found["gpu"], found["storage"]
+    assert (
+        "has the labels pool=train; there are: " in gpu["evidence"] and "none offers" not in gpu["evidence"]
+    )
+    assert gpu["fix"].startswith("remove them from the node selector, or add")
+    assert (storage["severity"], storage["fix"]) == ("error", "create the claim yourself")
+    assert "leave the label kueue.x-k8s.io/queue-name out" in found["queue"]["fix"]

@@ -46,10 +46,7 @@ LISTS = {
     f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/checkpoints": {"storage"},
 }
 """Lists -> the checks that report it where they may not be read."""
-TRIALS = (
-    f"/api/v1/namespaces/{NAMESPACE}/pods",
-    f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs",
-)
+TRIALS = (f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs")
 """Dry runs."""
 
 

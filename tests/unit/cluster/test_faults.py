@@ -62,10 +62,7 @@ def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:
     """The fault's check finds it, and no other check reports a problem, except those that may."""
     said = [entry for entry in found if entry["check"] == fault.check and entry["severity"] == fault.severity]
     assert said, found
-    evidence, fix = (
-        " ".join(e["evidence"] for e in said),
-        " ".join(without_target(e["fix"]) for e in said),
-    )
+    evidence, fix = (" ".join(e["evidence"] for e in said), " ".join(without_target(e["fix"]) for e in said))
     assert [word for word in fault.evidence if word not in evidence] == [], evidence
     assert [word for word in fault.fix if word not in fix] == [], fix
     others = {e["check"] for e in found} - {fault.check, *fault.also}

@@ -1,6 +1,5 @@
 """Fixes: what is applied, what is left to people, and that nothing is forced."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -13,15 +12,14 @@ from tests.cases import each_case
 from tests.unit.cluster.faults import FAULTS
 from tests.unit.cluster.generated import CLUSTERS, changed, plain_eks
 from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
-from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
+from tests.unit.cluster.recorded import Recorded, serving
 
 from trainyard.cluster.fix import plan_fix
 from trainyard.cluster.server_side_apply import apply_all
 from trainyard.config.cluster import ClusterConfig
-from trainyard.errors import PermissionRefusedError, ServiceError, WaitTimeoutError
+from trainyard.errors import PermissionRefusedError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
 
 FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 
@@ -53,35 +51,7 @@ def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
     assert told_by_server or any(step.check == fault.check for step in steps)
 
 
-def api_of(recorded: Recorded, folder: Path) -> Api:
-    path = recorded.kubeconfig(folder)
-    return Api(access_by_kubeconfig(path, "", read=lambda p: json.loads(p.read_text()), environment={}))
-
-
 NAMESPACE: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
-
-
-def test_an_object_is_applied_without_force(recorded: Recorded, tmp_path: Path) -> None:
-    served = {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
-    recorded.misbehaviours.append(Misbehaviour("/api/v1", 200, body=served, method="GET"))
-    apply_all(api_of(recorded, tmp_path), [NAMESPACE])
-    assert recorded.created == [NAMESPACE]
-    patch = next(request for request in recorded.requests if request.startswith("PATCH"))
-    assert "fieldManager=trainyard" in patch
-    assert "force" not in patch
-
-
-@pytest.mark.parametrize(
-    ("status", "error"), [(409, ServiceError), (403, PermissionRefusedError), (422, ServiceError)]
-)
-def test_a_refused_object_is_named(
-    status: int, error: type[Exception], recorded: Recorded, tmp_path: Path
-) -> None:
-    served = {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
-    recorded.misbehaviours.append(Misbehaviour("/api/v1", 200, body=served, method="GET"))
-    recorded.misbehaviours.append(Misbehaviour("/api/v1/namespaces/n", status, method="PATCH"))
-    with pytest.raises(error, match=f"Namespace/n was refused .{status}"):
-        apply_all(api_of(recorded, tmp_path), [NAMESPACE])
 
 
 UNSEEN = "admission webhook denied the request: runtime n must be created before the TrainJob is created"
@@ -111,12 +81,6 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(
     else:
         with pytest.raises(error, match="must be created before"):
             apply_all(late, [NAMESPACE], seconds=seconds)
-
-
-def test_a_kind_that_is_never_served_is_given_up(recorded: Recorded, tmp_path: Path) -> None:
-    body = {"apiVersion": "no.such/v1", "kind": "Thing", "metadata": {"name": "x"}}
-    with pytest.raises(WaitTimeoutError, match="Thing/x"):
-        apply_all(api_of(recorded, tmp_path), [body], seconds=0.1)
 
 
 @each_case(

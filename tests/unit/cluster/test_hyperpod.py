@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 from tests.answering import answering
 
-from trainyard.cluster.hyperpod import (
-    hyperpod_record,
-    measured_use,
-    queries,
-)
+from trainyard.cluster.hyperpod import hyperpod_record, measured_use, queries
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError
 from trainyard.gateways.prometheus import Prometheus
 

@@ -71,10 +71,7 @@ RUNTIME = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
     "kind": "TrainingRuntime",
     "metadata": {"name": "theirs", "labels": {"trainer.kubeflow.org/framework": "torch"}},
-    "spec": {
-        "mlPolicy": {"numNodes": 2, "torch": {}},
-        "template": {"spec": {"replicatedJobs": [_NODE]}},
-    },
+    "spec": {"mlPolicy": {"numNodes": 2, "torch": {}}, "template": {"spec": {"replicatedJobs": [_NODE]}}},
 }
 REFERENCE = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "theirs"}
 

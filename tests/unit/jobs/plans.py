@@ -1,5 +1,6 @@
 """Configurations, requests and plans for the tests of jobs."""
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,28 +64,23 @@ def objects(wanted: JobSpec) -> list[dict[str, Any]]:
     return list(KINDS[wanted.kind].render(wanted).all)
 
 
-def containers(body: Any) -> list[dict[str, Any]]:
-    """Every container anywhere in an object, except those that only submit a job to Ray."""
-    found: list[dict[str, Any]] = []
-    if isinstance(body, dict):
-        if "containers" in body:
-            found += [c for c in body["containers"] if c["name"] != "ray-job-submitter"]
-        for inner in body.values():
-            found += containers(inner)
-    elif isinstance(body, list):
-        for inner in body:
-            found += containers(inner)
-    return found
+def templates(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every template of a pod below `value`."""
+    if isinstance(value, dict):
+        if "containers" in (value.get("spec") or {}):
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            yield from templates(entry)
 
 
 def pod_specs(body: Any) -> list[dict[str, Any]]:
-    """Every specification of a pod in an object."""
-    found: list[dict[str, Any]] = []
-    if isinstance(body, dict):
-        found += [body] if "containers" in body else []
-        for inner in body.values():
-            found += pod_specs(inner)
-    elif isinstance(body, list):
-        for inner in body:
-            found += pod_specs(inner)
-    return found
+    """Return every specification of a pod in an object."""
+    return [template["spec"] for template in templates(body)]
+
+
+def containers(body: Any) -> list[dict[str, Any]]:
+    """Return every container in an object, except those that only submit a job to Ray."""
+    found = (container for spec in pod_specs(body) for container in spec["containers"])
+    return [container for container in found if container["name"] != "ray-job-submitter"]

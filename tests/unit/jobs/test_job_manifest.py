@@ -147,6 +147,9 @@ def test_texts_are_read_as_objects() -> None:
     listed = '{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service"}]}'
     texts = [("a.yaml", f"# Source: chart\n---\n{JOB % 'a'}---\n"), ("b.json", listed)]
     assert [body["kind"] for body in read_objects(texts, {})] == ["Job", "Service"]
+    modes = "apiVersion: v1\nkind: ConfigMap\ndata: {a: 0640, b: 64, c: '0640', d: 0, e: 0.5}\n"
+    (found,) = read_objects([("a.yaml", modes)], {})
+    assert found["data"] == {"a": 0o640, "b": 64, "c": "0640", "d": 0, "e": 0.5}, "as kubectl reads it"
     template = JOB % "${NAME}" + "# not read: $OTHER\n"
     (filled,) = read_objects([("job.yaml-template", template)], {"NAME": "n"})
     assert filled["metadata"]["name"] == "n"
@@ -162,9 +165,14 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
         (
             [("a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: s}")],
             "",
-            "Service s. Known kinds of jobs",
+            r"Service s \(v1\). Known kinds of jobs: PyTorchJob \(kubeflow.org/v1\)",
         ),
-        ([("a.yaml", JOB % "a" + "---\n" + JOB % "b")], "", "Job a, Job b. Choose one with --job-name"),
+        ([("a.yaml", (JOB % "a").replace("batch/v1", "batch.volcano.sh/v1alpha1"))], "", "Job a .batch.volc"),
+        (
+            [("a.yaml", JOB % "a" + "---\n" + JOB % "b")],
+            "",
+            r"Job a \(batch/v1\), Job b .*Choose one with --job",
+        ),
         ([("a.yaml", (JOB % "a").replace("name:", "generateName:"))], "", "no name; add one with --job-name"),
     )
     for texts, name, wanted in cases:
@@ -182,6 +190,11 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
     open_count[1]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "$NODES"
     with pytest.raises(ConfigError, match="envsubst < FILE"):
         find_job(open_count).pods(lambda _: None)
+    for image in ("<YOUR_IMAGE>", "${REGISTRY}/a:1", "a::1"):
+        open_image = manifests()["job"]
+        open_image[0]["spec"]["template"]["spec"]["containers"][0]["image"] = image
+        with pytest.raises(ConfigError, match=r"is not the name of an image.*envsubst"):
+            read("job", open_image)
     with pytest.raises(ConfigError, match="add the entry point"):
         cluster = find_job(manifests()["raycluster"])
         cluster.spec(JobSpec(), cluster.pods(lambda _: None))

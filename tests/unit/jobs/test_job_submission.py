@@ -6,11 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import (
-    CUT_AFTER,
-    CUT_BEFORE,
-    MemoryCluster,
-)
+from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE, MemoryCluster
 
 from trainyard.cluster import server_side_apply
 from trainyard.errors import (
@@ -177,6 +173,7 @@ def test_a_field_of_somebody_else_is_not_overwritten(cluster: MemoryCluster) -> 
         submitted(cluster)
     assert cluster.objects[PATHS[1]]["data"] == {"train.py": "theirs"}
     assert PATHS[3] not in cluster.objects
+    assert all("force" not in request.query for request in cluster.requests)
 
 
 def test_what_the_cluster_has_is_found_by_kind_and_name(cluster: MemoryCluster) -> None:

@@ -121,11 +121,7 @@ def test_a_kind_of_job_is_one_file_and_one_line(tmp_path: Path) -> None:
         write_kubeconfig(kubeconfig, cluster.server, "default")
         words = [str(kubeconfig), str(ROOT / "configs" / "smoke.yaml"), IMAGE]
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=120,
+            [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120
         )
         assert done.returncode == 0, done.stderr
         assert cluster.names("jobs") == []

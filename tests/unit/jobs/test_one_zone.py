@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.cluster.test_job_preflight import node, snapshot_of
 from tests.unit.cluster.test_job_preflight import pod as pod_on
-from tests.unit.jobs.plans import instance_for, plan
+from tests.unit.jobs.plans import instance_for, plan, templates
 from tests.unit.jobs.state.shapes import job as job_of
 from tests.unit.jobs.state.shapes import pod, seen
 
@@ -32,18 +32,6 @@ ZONE, EFA = "topology.kubernetes.io/zone", "vpc.amazonaws.com/efa"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 KUEUE = "kueue.x-k8s.io/podset"
 CASES = itertools.product(KINDS, (1, 2, 4), ("auto", "tcp"), ("", "queue", "topology"), ("", "z1", None))
-
-
-def templates(value: Any) -> Iterator[Json]:
-    """Every template of a pod below `value`."""
-    if isinstance(value, list):
-        for entry in value:
-            yield from templates(entry)
-    elif isinstance(value, dict):
-        if isinstance((value.get("spec") or {}).get("containers"), list):
-            yield value
-        for entry in value.values():
-            yield from templates(entry)
 
 
 def requests_efa(template: Json) -> bool:

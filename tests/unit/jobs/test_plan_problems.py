@@ -22,12 +22,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import job_findings, variable_scope
 from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
-from trainyard.plan.environment.variable_rules import (
-    RENAMED,
-    RULES,
-    VariableScope,
-    judge_variable,
-)
+from trainyard.plan.environment.variable_rules import RENAMED, RULES, VariableScope, judge_variable
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
 from trainyard.report.jobs.job_text import kubernetes_yaml

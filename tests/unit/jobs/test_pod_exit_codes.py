@@ -5,17 +5,14 @@ Job and JobSet          podFailurePolicy with FailJob, then FailJobSet; else max
 KubeRay 1.6             backoffLimit restarts a failed command whatever its exit code is
 """
 
-import itertools
 from typing import Any
 
 import pytest
 from tests.cases import each_case
 from tests.unit.jobs.plans import instance_for, objects, plan
-from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
-from trainyard.errors import ExitCode
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_exit_codes import FINAL_CODES, code_for_operator, is_final, restart_in_place
+from trainyard.jobs.pod_exit_codes import code_for_operator, restart_in_place
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
@@ -93,23 +90,10 @@ def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
     assert not any(restarted(once, code) for code in CODES)
 
 
-@pytest.mark.parametrize("recipe", GIVEN)
-def test_so_it_is_for_the_recipes_of_other_programs(recipe: str) -> None:
-    kinds = [kind for kind in KINDS if kind != "hyperpod" and (recipe != "verl" or KINDS[kind].on_ray)]
-    for kind, nodes in itertools.product(kinds, (1, 2)):
-        bodies = objects(recipe_plan(recipe, kind=kind, nodes=nodes))
-        assert {code for code in CODES if not restarted(bodies, code)} == FINAL, kind
-
-
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob"])
 def test_the_exit_codes_of_a_command_of_ones_own_mean_nothing_to_us(kind: str) -> None:
     bodies = objects(plan(kind=kind, nodes=1, command=("python", "train.py")))
     assert all(restarted(bodies, code) for code in CODES)
-
-
-def test_the_final_codes() -> None:
-    assert {int(code) for code in FINAL_CODES} == FINAL
-    assert is_final(ExitCode.DONE)
 
 
 def test_what_was_asked_to_end_is_not_started_again_in_place() -> None:

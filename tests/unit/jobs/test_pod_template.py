@@ -1,11 +1,10 @@
 """A fragment of a pod template reaches every pod of every kind, and changes nothing that the plan needs."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from tests.cases import each_case
-from tests.unit.jobs.plans import config, instance_for, objects, plan, pod_specs, request
+from tests.unit.jobs.plans import config, instance_for, objects, plan, pod_specs, request, templates
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
@@ -47,9 +46,9 @@ def test_every_pod_of_every_kind_has_the_fragment(kind: str) -> None:
     found = with_fragment(
         kind=kind, instance_type=instance_for(kind, "p5.48xlarge"), nodes=2, zone="us-west-2a"
     )
-    templates = [each for body in found for each in pod_templates(body)]
-    assert len(templates) == {"pytorchjob": 2, "trainjob": 1, "hyperpod": 1}.get(kind, 3)
-    for template in templates:
+    made = [each for body in found for each in templates(body)]
+    assert len(made) == {"pytorchjob": 2, "trainjob": 1, "hyperpod": 1}.get(kind, 3)
+    for template in made:
         spec = template["spec"]
         main, *others = spec["containers"]
         is_trainer = main["name"] != "ray-job-submitter"
@@ -74,18 +73,6 @@ def require_main(main: dict[str, Any], affinity: dict[str, Any]) -> None:
     assert [each["key"] for each in term["matchExpressions"]] == ["fast", "topology.kubernetes.io/zone"]
 
 
-def pod_templates(body: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(body, dict):
-        if "containers" in (body.get("spec") or {}):
-            yield body
-        else:
-            for inner in body.values():
-                yield from pod_templates(inner)
-    elif isinstance(body, list):
-        for inner in body:
-            yield from pod_templates(inner)
-
-
 @each_case("kind", KINDS)
 def test_every_object_has_the_labels_and_annotations_of_the_configuration(kind: str) -> None:
     notes = ("cluster.labels={cost: ml-7}", "cluster.annotations={owner: 'somebody@example.com'}")
@@ -93,7 +80,7 @@ def test_every_object_has_the_labels_and_annotations_of_the_configuration(kind: 
     for body in found:
         assert body["metadata"]["labels"]["cost"] == "ml-7"
         assert body["metadata"]["annotations"]["owner"] == "somebody@example.com"
-    assert all("cost" not in each["metadata"]["labels"] for body in found for each in pod_templates(body))
+    assert all("cost" not in each["metadata"]["labels"] for body in found for each in templates(body))
 
 
 def main_with(**fields: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_pl
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_spec import JobSpec, PodResources, Program, spec_from_json
+from trainyard.jobs.job_spec import JobSpec, PodResources, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import find_job_recipe, own_command
 from trainyard.jobs.recipes.preset_recipe import program_here, run_in_pods
@@ -38,26 +38,6 @@ def refused(recipe: str, *overrides: str, **changes: Any) -> list[str]:
     *lines, last = str(raised.value).split("\n")
     assert last.endswith("Nothing was sent.")
     return lines
-
-
-@each_case(("recipe", "kind"), PAIRS)
-def test_every_recipe_is_rendered_on_every_kind_and_number_of_nodes(recipe: str, kind: str) -> None:
-    for nodes in NODES:
-        made = recipe_plan(recipe, kind=kind, nodes=nodes, instance_type=instance_for(kind, "p5.48xlarge"))
-        assert spec_from_json(json.loads(json.dumps(made.to_json()))) == made
-        assert made.processes_per_node * made.nodes == 8 * nodes
-        assert ("NCCL_DEBUG" in made.environment) is (nodes > 1)
-        assert made.program.once is (recipe == "verl")
-        nodes_of_all = ["--num-nodes", str(nodes)] if recipe == "verl" and nodes > 1 else []
-        command = made.program.command
-        assert [word for word in command if word in ("--num-nodes", str(nodes))][:2] == nodes_of_all
-        assert load_config_text(made.program.files["config.yaml"])["recipe"] == recipe
-        assert objects(made)
-
-
-def load_config_text(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
 
 
 @each_case("recipe", GIVEN)
@@ -172,21 +152,6 @@ def test_what_cannot_run_is_refused(
     assert any(said in line for line in refused(recipe, *overrides, **changes))
 
 
-def test_all_errors_are_named_at_once() -> None:
-    wrong = (
-        "program.script=null",
-        "compute.tensor_parallel=3",
-        "program.global_batch=9",
-    )
-    found = refused("megatron", *wrong)
-    for said in (
-        "program.script",
-        "compute.tensor_parallel: 3",
-        "program.global_batch",
-    ):
-        assert any(said in line for line in found), said
-
-
 @each_case("recipe", GIVEN)
 def test_a_setting_that_contradicts_the_plan_is_refused(recipe: str) -> None:
     config = recipe_config(recipe)
@@ -229,12 +194,6 @@ def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
         ConfigError, match="--program-set a=1: recipe pretrain runs no other program with settings"
     ):
         with_settings(config, ["a=1"])
-
-
-@pytest.mark.parametrize("name", ["no value", "=1", "two words=1"])
-def test_a_setting_without_key_and_value_is_refused(name: str) -> None:
-    config = with_settings(recipe_config("megatron"), [name])
-    assert any("is not a KEY=VALUE" in line for line in problems(config))
 
 
 def test_settings_of_the_program_are_laid_over_the_rendered_ones() -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.jobs.plans import instance_for, plan
+from tests.unit.jobs.plans import instance_for, plan, pod_specs
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.resubmission import avoid_nodes, make_resubmission, next_name, require_ended
 from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.reading import name_of
 from trainyard.watch.retry_decision import AvoidedNode
 
 Json = dict[str, Any]
@@ -127,11 +128,7 @@ def test_references_follow_and_nothing_else_does() -> None:
         find_kind("trainjob"), job("trainjob", SPECS["trainjob"]), PARTS, name="llama-2"
     )
     assert train.job["spec"]["runtimeRef"]["name"] == "llama-2"
-    assert train.lines == [
-        "create configmaps/llama-2-files",
-        "create trainingruntimes/llama-2",
-        "create trainjobs/llama-2",
-    ]
+    assert [name_of(body) for body in train.all] == ["llama-2-files", "llama-2", "llama-2"]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
@@ -190,15 +187,6 @@ def test_a_rayjob_that_kuberay_would_refuse_to_suspend_is_left_alone(spec: Json)
 
 STRICT, SOFT = AvoidedNode("n1", strictly=True), AvoidedNode("n2", strictly=False)
 NOT_N1 = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
-
-
-def pod_specs(value: Any) -> list[Json]:
-    if isinstance(value, list):
-        return [spec for entry in value for spec in pod_specs(entry)]
-    if not isinstance(value, dict):
-        return []
-    own = [value] if isinstance(value.get("containers"), list) else []
-    return own + [spec for entry in value.values() for spec in pod_specs(entry)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

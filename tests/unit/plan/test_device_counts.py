@@ -19,11 +19,7 @@ from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom
 WITH_EFA = [instance for instance in CATALOGUE if instance.efa]
 EVERY = [pytest.param(instance, id=instance.name) for instance in CATALOGUE]
 EVERY_WITH_EFA = [pytest.param(instance, id=instance.name) for instance in WITH_EFA]
-TINY = (
-    "compute.strategy=ddp",
-    "training.batch_size=1",
-    "training.gradient_accumulation_steps=1",
-)
+TINY = ("compute.strategy=ddp", "training.batch_size=1", "training.gradient_accumulation_steps=1")
 
 
 def problems(instance: InstanceType, *overrides: str, room: dict[str, int], **changes: Any) -> list[str]:

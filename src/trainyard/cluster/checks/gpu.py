@@ -35,13 +35,20 @@ def judge(facts: Facts) -> Iterator[Finding]:
 
 def _no_node(facts: Facts) -> Finding:
     assert not isinstance(facts.snapshot.nodes, MissingData)
-    types = sorted({node.instance_type for node in facts.snapshot.nodes if node.instance_type})
+    nodes, labels = facts.snapshot.nodes, facts.job.node_selector
+    types = sorted({node.instance_type for node in nodes if node.instance_type})
     name = plain_type(facts.job.instance_type)
     wanted = f"of type {name}" if name else "with GPUs"
     offers = f"; there are: {list_names(types)}" if types else ""
     if facts.snapshot.may_grow:
         why = "whether Karpenter adds some is not known here"
         return Finding.skipped(f"not checked: no node {wanted} now{offers}; {why}")
+    if labels and any(node.allocatable.get(GPU) for node in nodes):
+        names = list_names([f"{name}={value}" for name, value in labels.items()])
+        return Finding.error(
+            f"no node {wanted} has the labels {names}{offers}",
+            "remove them from the node selector (cluster.pod.node_selector), or add nodes that have them",
+        )
     return Finding.error(
         f"no node {wanted}{offers}; none offers {GPU}",
         "add a node group with such instances, or name another instance type",

@@ -23,7 +23,7 @@ from trainyard.errors import (
     ServiceTroubleError,
     WaitTimeoutError,
 )
-from trainyard.jobs.job_kind import Observed
+from trainyard.jobs.job_kind import Manifests, Observed
 from trainyard.jobs.job_object import (
     BEFORE,
     CANCELLED,
@@ -35,14 +35,7 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import submit
-from trainyard.jobs.resubmission import (
-    Resubmission,
-    avoid_nodes,
-    first_name,
-    make_resubmission,
-    next_name,
-    require_ended,
-)
+from trainyard.jobs.resubmission import avoid_nodes, first_name, make_resubmission, next_name, require_ended
 from trainyard.jobs.state.pod_facts import whole_number
 from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
@@ -152,7 +145,7 @@ class JobEditor:
             self._wait(_PAUSE)
         return [f"delete {each}" for each in (self._own, *objects)]
 
-    def resubmission(self) -> Resubmission:
+    def resubmission(self) -> Manifests:
         """Return the objects for `create`.
 
         Raises ConfigError if the job, or one that was submitted again from it, has not ended, ServiceError.
@@ -164,11 +157,9 @@ class JobEditor:
             if name_of(other) != job.name and first_name(other) == first:
                 found = FoundJob(job.kind, job.namespace, name_of(other), other)
                 require_ended(judge_job(self._reader.observe(found)))
-        name = self.next_name()
-        zone = zone_for_next(self._api, job, name)
-        return make_resubmission(job.kind, job.raw, self._parts(), name=name, zone=zone)
+        return self._next(self.next_name())
 
-    def create(self, new: Resubmission) -> None:
+    def create(self, new: Manifests) -> None:
         """Create the job that follows this one, with its parts, unless somebody else has meanwhile.
 
         Parts of an attempt that was killed are used. Raises RunConflictError if another object has the name
@@ -176,17 +167,19 @@ class JobEditor:
         """
         submit(self._api, new.job, parts=new.parts, make=self._create)
 
-    def retry(self, claim: RetryClaim) -> Resubmission:
+    def retry(self, claim: RetryClaim) -> Manifests:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""
-        job = self._job
-        number = 1 + (whole_number(annotations_of(job.raw).get(RETRIES)) or 0)
-        zone = zone_for_next(self._api, job, claim.next_name, claim)
-        new = make_resubmission(
-            job.kind, job.raw, self._parts(), name=claim.next_name, retries=number, zone=zone
-        )
+        number = 1 + (whole_number(annotations_of(self._job.raw).get(RETRIES)) or 0)
+        new = self._next(claim.next_name, claim, retries=number)
         new.job["metadata"]["annotations"][RETRY_RECORD] = claim.record.to_json()
         parts = tuple(avoid_nodes(part, claim.avoided) for part in new.parts)
-        return Resubmission(avoid_nodes(new.job, claim.avoided), parts)
+        return Manifests(avoid_nodes(new.job, claim.avoided), parts)
+
+    def _next(self, name: str, claim: RetryClaim | None = None, *, retries: int = 0) -> Manifests:
+        """Return the objects of the job that follows this one as `name`, in a zone that is free for it."""
+        job = self._job
+        zone = zone_for_next(self._api, job, name, claim)
+        return make_resubmission(job.kind, job.raw, self._parts(), name=name, retries=retries, zone=zone)
 
     @property
     def _own(self) -> NamedObject:
@@ -249,10 +242,7 @@ class JobEditor:
         return found
 
     def _delete(self, found: NamedObject, options: dict[str, Any]) -> None:
-        try:
-            status, answer = self._api.delete(found.path, options)
-        except ServiceTroubleError:  # it may be deleted already; a second try does no harm
-            status, answer = self._api.delete(found.path, options)
+        status, answer = _send(lambda: self._api.delete(found.path, options))
         if status not in (*_DONE, 404):
             raise self._api.refusal(f"{found} cannot be deleted", status, answer)
 
@@ -266,10 +256,7 @@ class JobEditor:
         path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
         deadline = self._clock() + _SEEN_SECONDS
         while True:
-            try:
-                status, answer = self._api.create(path, body)
-            except ServiceTroubleError:  # it may be created already; then a second try finds it
-                status, answer = self._api.create(path, body)
+            status, answer = _send(lambda: self._api.create(path, body))
             if status != 403 or UNSEEN not in str(answer.get("message")) or self._clock() >= deadline:
                 break
             self._wait(_PAUSE)
@@ -283,6 +270,14 @@ class JobEditor:
         if status not in _DONE:
             raise self._api.refusal(f"{name} cannot be created", status, answer)
         return answer
+
+
+def _send(change: Callable[[], tuple[int, dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
+    """Return the answer to a change, sent once more if it was lost: the second answer shows what was made."""
+    try:
+        return change()
+    except ServiceTroubleError:
+        return change()
 
 
 def zone_for_next(api: "Api", job: FoundJob, name: str, claim: RetryClaim | None = None) -> str | None:

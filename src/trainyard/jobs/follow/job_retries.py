@@ -24,6 +24,7 @@ from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
@@ -240,8 +241,8 @@ class RetryLoop:
             return {}
         until = self._clock() + self._times.node
         while True:
-            left = [raw for raw in self._reader.raw_pods(job) if not _has_ended(raw)]
-            nodes = {str((raw.get("spec") or {}).get("nodeName") or "") for raw in left} - {""}
+            left = self._live_pods(job)
+            nodes = {pod.node for pod in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
             if lost or not left or self._clock() > until:
                 return lost
@@ -282,7 +283,7 @@ class RetryLoop:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
         until, requested = self._clock() + self._times.gone, False
         while self._is_writing(job):
-            if not requested and any(not _is_deleting(raw) for raw in self._reader.raw_pods(job)):
+            if not requested and not all(pod.deleting for pod in self._live_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
             if self._clock() > until:
@@ -294,13 +295,14 @@ class RetryLoop:
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""
-        for raw in self._reader.raw_pods(job):
-            if _has_ended(raw):
-                continue
-            node = str((raw.get("spec") or {}).get("nodeName") or "")
-            if not (node and _is_deleting(raw) and self._trouble_of(node)):
-                return True
-        return False
+        return not all(
+            pod.node and pod.deleting and self._trouble_of(pod.node) for pod in self._live_pods(job)
+        )
+
+    def _live_pods(self, job: FoundJob) -> list[PodFacts]:
+        """Return the pods of a job that have not ended. Raises ServiceError if they may not be listed."""
+        found = (pod_facts(raw, job.kind) for raw in self._reader.raw_pods(job))
+        return [pod for pod in found if pod.live]
 
     def _send(self, job: FoundJob, claim: RetryClaim) -> FoundJob:
         """Create the next job unless somebody has, and record it in the old one."""
@@ -325,11 +327,3 @@ def record_of(job: Json) -> RetryRecord:
     if text is None:
         return RetryRecord(int(allowed))
     return record_from(text, allowed=int(allowed), annotation=RETRY_RECORD)
-
-
-def _has_ended(pod: Json) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def _is_deleting(pod: Json) -> bool:
-    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))

@@ -12,22 +12,7 @@ from trainyard.cluster.needed_apis import NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
-from trainyard.jobs.kinds.ray_cluster import (
-    API,
-    CONTROLLER,
-    INSTALLS,
-    LONGEST_NAME,
-    POD_LABEL,
-    actor_variables,
-    count_ray_pods,
-    find_entrypoint_problems,
-    is_helper,
-    make_entrypoint,
-    make_trial_cluster,
-    rank_of,
-    ray_cluster_spec,
-    submitter,
-)
+from trainyard.jobs.kinds import ray_cluster
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, one_line, time_of
 from trainyard.watch.failure_classes import FailureClass
@@ -41,20 +26,19 @@ _KEPT_SECONDS = 120
 
 
 def render(plan: JobSpec) -> Manifests:
-    variables = actor_variables(plan)
+    variables = ray_cluster.actor_variables(plan)
     spec = {
-        "entrypoint": make_entrypoint(plan),
+        "entrypoint": ray_cluster.make_entrypoint(plan),
         **({"runtimeEnvYAML": json.dumps({"env_vars": variables})} if variables else {}),
-        "rayClusterSpec": ray_cluster_spec(plan),
+        "rayClusterSpec": ray_cluster.ray_cluster_spec(plan),
         "submissionMode": "K8sJobMode",
-        "submitterPodTemplate": submitter(plan),
-        "backoffLimit": 0
-        if plan.program.keeps_run
-        else plan.restarts,  # the entrypoint restarts `trainyard pod`
+        "submitterPodTemplate": ray_cluster.submitter(plan),
+        # The entrypoint restarts `trainyard pod` itself.
+        "backoffLimit": 0 if plan.program.keeps_run else plan.restarts,
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": _KEPT_SECONDS,
     }
-    return Manifests(job_object(plan, API, "RayJob", spec), make_files_config_map(plan))
+    return Manifests(job_object(plan, ray_cluster.API, "RayJob", spec), make_files_config_map(plan))
 
 
 def read_status(observed: Observed) -> Reading:
@@ -62,7 +46,7 @@ def read_status(observed: Observed) -> Reading:
     job = observed.job or {}
     status = job.get("status") or {}
     deployment, command = str(status.get("jobDeploymentStatus") or ""), str(status.get("jobStatus") or "")
-    wanted = count_ray_pods(field_of(job, "spec", "rayClusterSpec") or {})
+    wanted = ray_cluster.count_ray_pods(field_of(job, "spec", "rayClusterSpec") or {})
     anew = max(0, count(status.get("failed")) - (1 if deployment == "Failed" else 0))
     message = one_line(status.get("message"))
     if deployment in ("Failed", "ValidationFailed", "Complete"):
@@ -99,7 +83,7 @@ def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
     started = time_of(field_of(status, "rayJobInfo", "startTime"))
     if head is None or started is None or started >= head.changed - _CLOCKS_DIFFER:
         return None
-    wanted = count_ray_pods(field_of(observed.job or {}, "spec", "rayClusterSpec") or {})
+    wanted = ray_cluster.count_ray_pods(field_of(observed.job or {}, "spec", "rayClusterSpec") or {})
     reason = f"{head.name} is a new head, and the command was lost with the earlier one"
     if observed.now - head.changed < PATIENCE:
         return Reading(Phase.RESTARTING, reason, wanted)
@@ -137,22 +121,22 @@ def cluster_in(job: Json) -> str:
 KIND = JobKind(
     name="rayjob",
     api_kind="RayJob",
-    apis=(NeededApi("ray.io", "v1", "rayjobs", INSTALLS),),
-    controllers=(CONTROLLER,),
+    apis=(NeededApi("ray.io", "v1", "rayjobs", ray_cluster.INSTALLS),),
+    controllers=(ray_cluster.CONTROLLER,),
     trial_spec=lambda template, _: {
         "entrypoint": "true",
-        "rayClusterSpec": make_trial_cluster(template),
+        "rayClusterSpec": ray_cluster.make_trial_cluster(template),
         "shutdownAfterJobFinishes": True,
     },
     has_webhook=False,
-    longest_name=LONGEST_NAME,
-    find_problems=find_entrypoint_problems,
+    longest_name=ray_cluster.LONGEST_NAME,
+    find_problems=ray_cluster.find_entrypoint_problems,
     render=render,
     read_status=read_status,
-    pod_label=POD_LABEL,
+    pod_label=ray_cluster.POD_LABEL,
     pod_owner=cluster_in,
-    rank_of=rank_of,
-    is_helper=is_helper,
+    rank_of=ray_cluster.rank_of,
+    is_helper=ray_cluster.is_helper,
     owned=(OwnedObjects("/apis/ray.io/v1", "rayclusters", "RayCluster", name_in=cluster_in, in_queue=True),),
     why_not_suspended=why_not_suspended,
     of_one_run=(("spec", "jobId"),),

@@ -17,12 +17,7 @@ from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
-from trainyard.jobs.job_object import (
-    job_object,
-    make_files_config_map,
-    make_labels,
-    part_object,
-)
+from trainyard.jobs.job_object import job_object, make_files_config_map, make_labels, part_object
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
@@ -154,13 +149,10 @@ def _count_pods(job: Json, jobs: tuple[Json, ...]) -> int | None:
 
 def _count_restarts(sets: tuple[Json, ...], jobs: tuple[Json, ...], *, failed: bool) -> int:
     """Return how many pods were created again; a failure that ends its Job is not followed by a new pod."""
-    anew = sum(
-        max(
-            0, count(field_of(j, "status", "failed")) - (1 if "Failed" in true_conditions(j) or failed else 0)
-        )
-        for j in jobs
+    ends = (count(field_of(j, "status", "failed")) - ("Failed" in true_conditions(j) or failed) for j in jobs)
+    return sum(max(0, anew) for anew in ends) + sum(
+        count(field_of(found, "status", "restarts")) for found in sets
     )
-    return anew + sum(count(field_of(found, "status", "restarts")) for found in sets)
 
 
 def is_helper(labels: Json) -> bool:

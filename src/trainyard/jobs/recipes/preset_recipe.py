@@ -14,7 +14,6 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import JobSpec, Program
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.pod_program import pod_program
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import InstanceType, instance_called
 from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
@@ -64,7 +63,7 @@ def problems(config: Config, plan: JobSpec) -> Iterator[str]:
 def program(config: Config, plan: JobSpec) -> Program:
     # On Ray, torchrun is started on every node, and any other program on the head alone.
     once = KINDS[plan.kind].on_ray and load_preset(config.recipe).launcher != "torchrun"
-    return pod_program(any_program.NAME, config, plan, once=once)
+    return any_program.pod_program(any_program.NAME, config, plan, once=once)
 
 
 def program_here(

@@ -12,7 +12,7 @@ from trainyard.config.schema import Config
 from trainyard.config.section import Section
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import SCRATCH, JobSpec, Program
-from trainyard.jobs.recipes.pod_program import pod_program
+from trainyard.jobs.recipes.any_program import pod_program
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import instance_called

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.jobs.state.reading import annotations_of, one_line, read_labels, time_of
+from trainyard.jobs.state.reading import annotations_of, field_of, one_line, read_labels, time_of
 from trainyard.plan.instances import EFA
 
 Json = Mapping[str, Any]
@@ -178,10 +178,7 @@ def pod_facts(raw: Json, kind: PodReading) -> PodFacts:
         kept_by=", ".join(str(c.get("name")) for c in stays),
         starting=_starting(inits, beside) if phase == "Pending" else "",
         stopping="" if stays else ", ".join(str(c.get("name")) for c in stops),
-        efa=any(
-            EFA in ((container.get("resources") or {}).get("limits") or {})
-            for container in spec.get("containers") or ()
-        ),
+        efa=any(EFA in (field_of(c, "resources", "limits") or {}) for c in spec.get("containers") or ()),
     )
 
 

@@ -141,7 +141,8 @@ def _container(container: LocatedMapping, pod: LocatedMapping, *, several: bool)
     yield from _command(container, pod, several=several)
     image = container.text("image")
     tag = image.rpartition("/")[2].partition(":")[2]
-    if image and "@" not in image and (not tag or tag in _MOVING):
+    is_open = re.search(r"\$(\w+|\{\w+\})$", image)  # the template's variable has the tag
+    if image and "@" not in image and not is_open and (not tag or tag in _MOVING):
         yield _warning(
             image.line,
             "image",

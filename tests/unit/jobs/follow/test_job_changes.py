@@ -3,11 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import (
-    CUT_AFTER,
-    CUT_BEFORE,
-    MemoryCluster,
-)
+from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE, MemoryCluster
 from tests.unit.jobs.state.shapes import condition, pod
 
 from trainyard.errors import (
@@ -25,6 +21,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_changes
 from trainyard.jobs.follow.job_changes import JobEditor
 from trainyard.jobs.job_reader import JobReader
+from trainyard.jobs.state.reading import name_of
 
 Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
@@ -350,11 +347,7 @@ def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryClu
     change = changing(cluster)
     planned = change.resubmission()
     change.create(planned)
-    assert planned.lines == [
-        "create configmaps/llama-2-code",
-        "create configmaps/llama-2-config",
-        "create pytorchjobs/llama-2",
-    ]
+    assert [name_of(body) for body in planned.all] == ["llama-2-code", "llama-2-config", "llama-2"]
     new = cluster.objects[f"{JOBS}/llama-2"]
     assert new["metadata"]["annotations"]["trainyard.dev/resubmitted-from"] == "llama"
     assert "status" not in new

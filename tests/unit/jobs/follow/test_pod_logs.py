@@ -3,11 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.gateways.kubernetes.memory_cluster import (
-    CUT_BEFORE,
-    MemoryCluster,
-    PodLog,
-)
+from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryCluster, PodLog
 from tests.unit.jobs.state.shapes import pod, terminated, waiting
 
 from trainyard.errors import (

@@ -34,9 +34,7 @@ def condition(
 def terminated(code: int, reason: str = "", *, at: float = NOW, message: str = "") -> Json:
     reason = reason or ("Completed" if code == 0 else "Error")
     finished = "0001-01-01T00:00:00Z" if reason == "ContainerStatusUnknown" else moment(at)
-    return {
-        "terminated": {"exitCode": code, "reason": reason, "finishedAt": finished, "message": message},
-    }
+    return {"terminated": {"exitCode": code, "reason": reason, "finishedAt": finished, "message": message}}
 
 
 def pod(

@@ -11,22 +11,13 @@ from tests.integration import checkpoint_shapes as shapes
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
 from tests.unit.jobs.plans import plan
 
-from trainyard.errors import (
-    CheckpointError,
-    ConfigError,
-    ServiceError,
-    ServiceTroubleError,
-    WaitTimeoutError,
-)
+from trainyard.errors import CheckpointError, ConfigError, ServiceError, ServiceTroubleError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.job_spec import Program
 from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
-from trainyard.jobs.volumes.checkpoint_copy import (
-    CopyReport,
-    copy_to_folder,
-)
+from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
     Where,
     job_checkpoint_folder,
@@ -190,10 +181,7 @@ def running_pod(claim: str = "", mount: str = "/volume", **more: Any) -> Json:
     return {
         "metadata": {"name": "trainer", "namespace": "team"},
         "spec": {"volumes": volumes, "containers": [{"name": "train", "volumeMounts": mounts}]},
-        "status": {
-            "phase": "Running",
-            "containerStatuses": [{"name": "train", "state": {"running": {}}}],
-        },
+        "status": {"phase": "Running", "containerStatuses": [{"name": "train", "state": {"running": {}}}]},
     }
 
 
