@@ -132,12 +132,7 @@ def losses(repository: Repository) -> list[float]:
 SAVED = 5
 """The moment of a save after its last file."""
 # Before the first checkpoint; before the first file of a save; in the next save; after the last one.
-MOMENTS = [
-    (1, "step"),
-    (2, 0),
-    (4, 3),
-    (6, SAVED),
-]
+MOMENTS = [(1, "step"), (2, 0), (4, 3), (6, SAVED)]
 
 
 @pytest.mark.slow
@@ -167,40 +162,6 @@ def test_a_program_that_is_killed_at_any_moment_resumes_from_its_newest_complete
         outcome = json.loads((repository.folder / "runs/a/run.json").read_text())["outcome"]
         assert (outcome["status"], outcome["steps"]) == ("succeeded", STEPS)
         assert outcome["checkpoint"]["step"] == STEPS
-
-
-NANOGPT = """
-import math, os, sys, torch
-last = int(sys.argv[1])
-os.makedirs("out", exist_ok=True)
-for iter_num in range(last + 1):
-    loss = 1 + 3 * math.exp(-iter_num / 20)
-    if iter_num % 20 == 0:
-        print(f"step {iter_num}: train loss {loss:.4f}, val loss {loss:.4f}")
-        state = {"model": {"w": torch.ones(2)}, "optimizer": {"state": torch.ones(2)}, "model_args": {}}
-        print("saving checkpoint to out")
-        state |= {"iter_num": iter_num, "best_val_loss": torch.tensor(loss), "config": {}}
-        torch.save(state, "out/ckpt.pt")
-    if iter_num % 5 == 0:
-        print(f"iter {iter_num}: loss {loss:.4f}, time 101.50ms, mfu -100.00%")
-"""
-"""The loop of nanoGPT's train.py: it evaluates and saves before a step, and ends after one more."""
-
-
-def test_nanogpt_is_proven_if_it_ends_with_an_evaluation(repository: Repository) -> None:
-    (repository.folder / "train.py").write_text(NANOGPT)
-    repository.git("commit", "-q", "-am", "Train as nanoGPT does")
-    repository.set = ["program.data=[data]"]
-
-    done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "train.py", "60")
-
-    found = json.loads(done.stdout)
-    rows = repository.records("metrics")
-    assert rows[0]["step"] == 0, "the evaluation before the first step"
-    assert found["outcome"]["checkpoint"]["step"] == 60
-    wrong = {part["name"]: part["evidence"] for part in parts_of(found).values() if not part["passed"]}
-    assert (done.returncode, wrong) == (0, {}), done.stderr
-    assert found["outcome"]["steps"] == rows[-1]["step"] == 60
 
 
 TWICE = """
