@@ -234,8 +234,12 @@ class RunCheckpoints:
         if before != state or (each.event is None and each.written_at > last_sign):
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
-        open_files = self.being_written() or ()
-        is_open = any(inode_of(path) in open_files for path in each.paths)
+        if (open_files := self.being_written()) is None:
+            self._warn_once(
+                f"{each.path} counts as complete because it has not changed, which is a guess; whether a "
+                "process has it open cannot be seen here: report each save with trainyard.checkpoint"
+            )
+        is_open = any(inode_of(path) in (open_files or ()) for path in each.paths)
         return "a process has it open for writing" if is_open else None
 
     def _with_step(
