@@ -66,6 +66,8 @@ _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
 _MOST_NEAR = 5
 """The most names in a note."""
+_BESIDE_TRAINING = ("other", "none")
+"""The relations of saves that count only without others: predictions, or the history of losses."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class RunCheckpoints:
                     f"only {ours.path} was searched, which program.command names: set program.checkpoints"
                 )
         found = [each for each in found if not self._is_data(each)]
-        of_training = [each for each in found if each.weights != "other"]  # the others may be predictions
+        of_training = [each for each in found if each.weights not in _BESIDE_TRAINING]
         return newest_first(of_training or found, notes)
 
     def _is_in(self, one: ProgramCheckpoint, pattern: str) -> bool:
@@ -396,7 +398,7 @@ class RunCheckpoints:
         if self.optimizer_shift is None or self.counts_epochs:
             return
         shifts = {Source.OBSERVED: self.optimizer_shift}
-        saved = [each for each in self.saved if each.step is not None and each.weights != "other"]
+        saved = [s for s in self.saved if s.step is not None and s.weights not in _BESIDE_TRAINING]
         steps = {(each.step or 0) + shifts.get(each.source, 0) for each in saved}
         if left := sorted(steps - set(self._directory.checkpoint_steps())):
             named = ", ".join([f"{step:,}" for step in left[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR))

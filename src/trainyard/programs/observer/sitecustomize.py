@@ -344,12 +344,14 @@ class Weights:
         """Return which weights are saved: the `trained` ones, or the `given` ones of before the first step.
 
         Those that are `near` follow from these by more than chance: an average, rounded ones, those of an
-        earlier step, merged adapters. `other` ones have no relation with what is trained. `unknown`: neither
-        can be shown. Empty if no weight has changed.
+        earlier step, merged adapters. `other` ones have no relation with what is trained. `none`: no tensor
+        is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
         torch = self._torch
         watched = [each for each in self._current() if bool((each[3] != each[2]).any())]
         tensors = self._tensors_in(saved)
+        if tensors == [] and self._samples:
+            return "none"
         if not watched or not tensors:
             return "" if tensors == [] or (self._is_all and not watched) else "unknown"
         by_shape: dict[Any, Any] = {}
@@ -732,6 +734,8 @@ class Observer:
                 self._background -= name == "async_save"
                 thing = options.get("state_dict") or (args[0] if args else options.get("obj"))
                 known = quietly(self._weights.relation_of)(thing) if self.step else ""
+                if known == "none" and owner is not self._torch:  # others hide their numbers
+                    known = ""
                 if known != "":
                     place["weights"] = known or "unknown"
                 if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
