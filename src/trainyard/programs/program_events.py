@@ -27,9 +27,9 @@ another loss since the row before was not finite. The first 99 steps have a row 
 from 200 every fourth, and so on; of the others at most two a second, and the last one. A process that has
 not stepped has events without a step. `weights_changed` is false if all numbers of the parameters that were
 compared are those from before the first step, and absent if that is not known; `weights` is the relation of a
-save to them: `trained`, `given` (those from before the first step), `near`, `other` or `unknown`. A save of
-joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the exit code of a
-process that stepped.
+save to them: `trained`, `given` (those from before the first step), `near`, `other`, `unknown`, or `none` if
+it has no tensor. A save of joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the
+exit code of a process that stepped.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
@@ -54,7 +54,7 @@ _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
 _FACTS = ("loaded", "machine", "modules", "exception", "read", "killed", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
-RELATIONS = ("trained", "near", "given", "unknown", "other")
+RELATIONS = ("trained", "near", "given", "unknown", "other", "none")
 """Those of saved weights to the trained ones; of several files of one save the first one counts."""
 
 

@@ -192,10 +192,7 @@ def steps_of_states(directory: RunDirectory) -> dict[str, tuple[int, Source]]:
 
 
 def note_checkpoint(
-    directory: RunDirectory,
-    taken: TakenCheckpoint,
-    state: str | None = None,
-    on_record: int | None = None,
+    directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None, on_record: int | None = None
 ) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 
@@ -226,8 +223,12 @@ def weights_fault(directory: RunDirectory, taken: TakenCheckpoint, *, is_complet
     events = read_rows(directory.events_file)
     mine = [each for each in events if each.get("manifest_sha256") == taken.manifest_sha256]
     relation = taken.weights or next((each["weights"] for each in reversed(mine) if "weights" in each), "")
-    given, other = "has weights from before the training", "is not of the model that was trained"
-    if what := {"given": given, "other": other}.get(relation):
+    faults = {
+        "given": "has weights from before the training",
+        "other": "is not of the model that was trained",
+        "none": "has no tensor",
+    }
+    if what := faults.get(relation):
         return (
             f"{where} {what}: check that what is saved is the model that the optimizer has, and not another "
             "one or an old copy"

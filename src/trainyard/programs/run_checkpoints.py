@@ -47,12 +47,7 @@ from trainyard.programs.metric_rows import LastRow, row_fault
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run, walk_folders
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
-from trainyard.programs.program_records import (
-    has_other_rows,
-    note_checkpoint,
-    steps_of_states,
-    trains_again,
-)
+from trainyard.programs.program_records import has_other_rows, note_checkpoint, steps_of_states, trains_again
 from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest
@@ -71,6 +66,8 @@ _MOST_PLACES, _MOST_SECONDS = (2_000, 20_000), (2.0, 60.0)
 """The most folders that a search reads, and for how long: while the program trains, and at its end."""
 _MOST_NEAR = 5
 """The most names in a note."""
+_BESIDE_TRAINING = ("other", "none")
+"""The relations of saves that count only without others: predictions, or the history of losses."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,7 @@ class RunCheckpoints:
                     f"only {ours.path} was searched, which program.command names: set program.checkpoints"
                 )
         found = [each for each in found if not self._is_data(each)]
-        of_training = [each for each in found if each.weights != "other"]  # the others may be predictions
+        of_training = [each for each in found if each.weights not in _BESIDE_TRAINING]
         return newest_first(of_training or found, notes)
 
     def _is_in(self, one: ProgramCheckpoint, pattern: str) -> bool:
@@ -239,8 +236,12 @@ class RunCheckpoints:
         if before != state or (each.event is None and each.written_at > last_sign):
             self.is_waiting = True
             return "it may be in progress: it has changed, or the program has done nothing since"
-        open_files = self.being_written() or ()
-        is_open = any(inode_of(path) in open_files for path in each.paths)
+        if (open_files := self.being_written()) is None:
+            self._warn_once(
+                f"{each.path} counts as complete because it has not changed, which is a guess; whether a "
+                "process has it open cannot be seen here: report each save with trainyard.checkpoint"
+            )
+        is_open = any(inode_of(path) in (open_files or ()) for path in each.paths)
         return "a process has it open for writing" if is_open else None
 
     def _with_step(
@@ -397,7 +398,7 @@ class RunCheckpoints:
         if self.optimizer_shift is None or self.counts_epochs:
             return
         shifts = {Source.OBSERVED: self.optimizer_shift}
-        saved = [each for each in self.saved if each.step is not None and each.weights != "other"]
+        saved = [s for s in self.saved if s.step is not None and s.weights not in _BESIDE_TRAINING]
         steps = {(each.step or 0) + shifts.get(each.source, 0) for each in saved}
         if left := sorted(steps - set(self._directory.checkpoint_steps())):
             named = ", ".join([f"{step:,}" for step in left[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR))

@@ -282,6 +282,8 @@ def train(mode, steps=30):
         saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
     if mode == "other shapes":
         saved = torch.nn.Linear(20, 5)
+    if mode == "losses":
+        saved = {"losses": [1.0, 0.5], "optimizer": optimizer.state_dict(), "step": steps}
     if mode == "bytes":
         saved["model"] = {name: (each * 100).to(torch.int8) for name, each in net.state_dict().items()}
     if mode == "one vector":
@@ -345,6 +347,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "another model": (True, "other", None, None),
     "other shapes": (True, "other", None, None),
     "bytes": (True, "near", None, None),
+    "losses": (True, "none", None, None),
     "one vector": (True, "near", None, None),
     "TorchScript": (True, "trained", None, None),
     "program of export": (True, "trained", None, None),
@@ -355,7 +358,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
     "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
     "left the loop and began again": (True, "trained", None, None),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:77)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:79)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),

@@ -366,12 +366,14 @@ class Weights:
         """Return which weights are saved: the `trained` ones, or the `given` ones of before the first step.
 
         Those that are `near` follow from these by more than chance: an average, rounded ones, those of an
-        earlier step, merged adapters. `other` ones have no relation with what is trained. `unknown`: neither
-        can be shown. Empty if no weight has changed.
+        earlier step, merged adapters. `other` ones have no relation with what is trained. `none`: no tensor
+        is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
         torch = self._torch
         watched = [each for each in self._current() if bool((each[3] != each[2]).any())]
         tensors = self._tensors_in(saved)
+        if tensors == [] and self._samples:
+            return "none"
         if not watched or not tensors:
             return "" if tensors == [] or (self._is_all and not watched) else "unknown"
         by_shape: dict[Any, Any] = {}
@@ -700,29 +702,27 @@ class Observer:
 
     def watch_sklearn(self, module: Any) -> None:
         """Count calls of `partial_fit`, through the decorator that every class of scikit-learn gives it."""
-        make, count = module._fit_context, quietly(self._count_fit)
+        make = module._fit_context
 
         def make_context(**options: Any) -> Any:
             decorate = make(**options)
 
             def decorator(method: Any) -> Any:
-                fit = decorate(method)
-
-                def partial_fit(estimator: Any, *args: Any, **options: Any) -> Any:
-                    result = fit(estimator, *args, **options)
-                    count(estimator)
-                    return result
-
-                return dress(partial_fit, fit) if method.__name__ == "partial_fit" else fit
+                made: Any = type("Made", (), {})
+                made.fit = decorate(method)
+                if method.__name__ == "partial_fit":
+                    self._watch(made, "fit", after=self._count_fit)
+                return made.fit
 
             return decorator
 
         module._fit_context = make_context
 
-    def _count_fit(self, estimator: Any) -> None:
+    def _count_fit(self, _token: Any, result: Any, estimator: Any, *_args: Any, **_options: Any) -> None:
         loss = getattr(estimator, "loss_", None)
         self._loss = float(loss) if isinstance(loss, float) else None
-        self._count(estimator)
+        if result is not NotImplemented:
+            self._count(estimator)
 
     def watch_saves(self, module: Any) -> None:
         """Hook into the functions of SAVES in a module that the program has just imported."""
@@ -758,6 +758,8 @@ class Observer:
                 self._background -= name == "async_save"
                 thing = options.get("state_dict") or (args[0] if args else options.get("obj"))
                 known = quietly(self._weights.relation_of)(thing) if self.step else ""
+                if known == "none" and owner is not self._torch:  # others hide their numbers
+                    known = ""
                 if known != "":
                     place["weights"] = known or "unknown"
                 if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):

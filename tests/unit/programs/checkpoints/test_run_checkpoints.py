@@ -212,12 +212,19 @@ def test_what_is_not_kept_is_named_with_the_reason(tmp_path: Path, caplog: pytes
 
 
 @each_case(
-    ("weights", "step"), [(("trained", "other"), 5), (("other", "other"), 6), (("near", "unknown"), 6)]
+    ("weights", "step", "fault"),
+    [
+        (("trained", "other"), 5, ""),
+        (("other", "other"), 6, "is not of the model that was trained"),
+        (("near", "unknown"), 6, ""),
+        (("trained", "none"), 5, ""),
+        (("none", "none"), 6, "has no tensor"),
+    ],
 )
 def test_other_tensors_are_a_checkpoint_only_if_nothing_else_is(
-    weights: tuple[str, ...], step: int, tmp_path: Path
+    weights: tuple[str, ...], step: int, fault: str, tmp_path: Path
 ) -> None:
-    """Predictions that are saved behind the model are none of its checkpoints."""
+    """Predictions, or the losses, that are saved behind the model are none of its checkpoints."""
     from trainyard.programs.program_records import weights_fault
 
     found = make(tmp_path)
@@ -230,8 +237,8 @@ def test_other_tensors_are_a_checkpoint_only_if_nothing_else_is(
     assert found.taken is not None and found.taken.step == step
     copy = replace(found.taken, weights="")  # as a later start knows it
     for taken in (found.taken, copy):
-        fault = weights_fault(RunDirectory(tmp_path / "run"), taken, is_complete=True) or ""
-        assert ("is not of the model that was trained" in fault) is (weights == ("other", "other"))
+        found_fault = weights_fault(RunDirectory(tmp_path / "run"), taken, is_complete=True) or ""
+        assert fault in found_fault and bool(fault) is bool(found_fault)
 
 
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
@@ -257,6 +264,7 @@ COMPLETE: dict[str, tuple[tuple[str, ...], Source | None, dict[str, Any], bool]]
     "observed, and quiet": (("a.h5",), Source.OBSERVED, {"polls": 2, "last_sign": 999.0}, True),
     "quiet": (("a.pt",), None, {"polls": 2}, True),
     "quiet, of no known kind": (("a.h5",), None, {"polls": 2}, True),
+    "quiet, where open files cannot be seen": (("a.pt",), None, {"polls": 2, "is_open": None}, True),
     "quiet, and open for writing": (("a.pt",), None, {"polls": 2, "is_open": True}, False),
     "quiet, and the program did nothing since": (("a.pt",), None, {"polls": 2, "last_sign": 999.0}, False),
     "ended with 0": (("a.h5",), None, {"end": WELL, "last_sign": 999.0}, True),
@@ -270,7 +278,9 @@ COMPLETE: dict[str, tuple[tuple[str, ...], Source | None, dict[str, Any], bool]]
 
 
 @each_case("name", COMPLETE)
-def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files, source, how, wanted = COMPLETE[name]
     how = dict(how)
     found = make(tmp_path, checkpoints="out/*")
@@ -281,11 +291,12 @@ def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(name: 
     found.saved = [event(path, 5, source) for path in paths] if source else []
     inode = (paths[0].stat().st_dev, paths[0].stat().st_ino)
     is_open = how.pop("is_open", False)
-    found.being_written = lambda: frozenset([inode] if is_open else [])
+    found.being_written = lambda: None if is_open is None else frozenset([inode] if is_open else [])
     for _ in range(how.pop("polls", 1)):
         found.take(lambda _: 7, **how)
     assert (found.taken is not None) is wanted, found.skipped
     assert found.is_waiting is (not wanted and "end" not in how and not is_open)
+    assert ("which is a guess" in caplog.text) is (is_open is None)
 
 
 def test_a_problem_is_logged_once_and_while_the_program_trains(

@@ -239,11 +239,6 @@ def test_rows_of_trl_have_its_figures_under_their_names() -> None:
     assert read(line) == [{**expected, "epoch": 0.1}]
 
 
-def test_a_hidden_nan_is_a_fault() -> None:
-    nan = "{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.001', 'epoch': '0.0625'}\n"
-    assert row_fault(read(nan)[0]) == "epoch 0.0625: the gradient norm is nan, which is not finite"
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1,234.5", 1234.5), ("-1e3 x", -1000.0), ("1.2B", None), ("0x10", None), ("2,31", None), ("", None)],
