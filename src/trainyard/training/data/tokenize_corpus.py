@@ -163,8 +163,10 @@ def _find_or_make(plan: Preparation, progress: Progress) -> PreparedData:
             f"{plan.directory}: the tokens could not be prepared ({error}). "
             "Free space, or set data.prepared_directory to a folder that can be written."
         ) from None
-    prepared = read_prepared(plan.directory)
-    assert prepared is not None
+    if (prepared := read_prepared(plan.directory)) is None:
+        raise DataError(
+            f"{plan.directory}: the prepared tokens are gone or damaged. Remove it and try again."
+        )
     return replace(prepared, reused=not is_own)
 
 
