@@ -34,7 +34,7 @@ from trainyard.artifacts.inventory import MOST_JUDGED, list_runs
 from trainyard.artifacts.record.run_numbers import claim_run, stored_claim_of_number, used_numbers
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 from trainyard.proof.stored_runs import failing_parts
 from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from trainyard.artifacts.promotion import Promotion
 from trainyard.artifacts.record.manifest import RunManifest
 from trainyard.command import handler
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.problems import show_value
 from trainyard.config.schema import Config
 from trainyard.config.section import MOST

@@ -78,7 +78,7 @@ def test_what_a_store_does_not_know_is_told(seaweedfs: Any, monkeypatch: pytest.
 def test_a_missing_permission_is_named_and_no_failure(
     moto: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainyard.gateways.s3.bucket_requests import Bucket
+    from trainyard.gateways.s3.client import Bucket
 
     monkeypatch.setattr(Bucket, "about", lambda *_, **__: (None, "AccessDenied"))
     found = list(setup(bucket).findings(fix=True))

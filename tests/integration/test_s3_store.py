@@ -78,7 +78,7 @@ def test_bodies_are_signed_where_somebody_could_change_them_and_arrive_as_they_a
     weed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """SeaweedFS compares the signed SHA-256; it has another address than loopback, as in a cluster."""
-    monkeypatch.setattr("trainyard.gateways.s3.bucket_requests.is_tamper_proof", lambda _: False)
+    monkeypatch.setattr("trainyard.gateways.s3.client.is_tamper_proof", lambda _: False)
     bucket = weed.new_bucket()
     store = open_store(f"s3://{bucket}")
     for size in (1000, MIB + 1, 40 * MIB):

@@ -18,7 +18,7 @@ from trainyard.artifacts.store_probe import probe_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import NumberTakenError, UnsupportedOperationError, VerificationError
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.store import S3Store
 from trainyard.run.checkpoint_manifest import describe_files, read_manifest, write_manifest
 from trainyard.run.directory import RunDirectory

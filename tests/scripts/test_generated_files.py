@@ -11,7 +11,7 @@ import pytest
 
 from trainyard.command import handler
 from trainyard.commands import COMMANDS, GROUPS, INTERNAL
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import table
 

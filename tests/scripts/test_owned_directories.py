@@ -11,11 +11,11 @@ from tests.unit.jobs.plans import ROOT, containers, request
 
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError
+from trainyard.jobs.final_exit_codes import is_final
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.job_submission import is_deployed
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_exit_codes import is_final
 
 TRAIN = """\
 import json, sys

@@ -188,7 +188,7 @@ def test_a_finished_run_is_never_trained_again(
 def test_the_pod_names_the_parts_that_do_not_hold(
     make_pod: Callable[[str, str], Pod], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainyard.jobs.pod_exit_codes import not_proven_on_record
+    from trainyard.jobs.final_exit_codes import not_proven_on_record
 
     pod = make_pod("shared", "smoke")
     pod.answers = {"prove": 1}

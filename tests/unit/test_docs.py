@@ -119,7 +119,7 @@ def code_of(path: Path) -> Iterator[str]:
 @cache
 def known_keys() -> set[str]:
     """Every key of the configuration, and every section."""
-    from trainyard.config.keys import leaf_keys
+    from trainyard.config.key_lookup import leaf_keys
 
     keys = set(leaf_keys())
     parts = (key.split(".") for key in keys)

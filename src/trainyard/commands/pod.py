@@ -42,7 +42,7 @@ from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.ray_nodes import place_files
-from trainyard.jobs.pod_exit_codes import (
+from trainyard.jobs.final_exit_codes import (
     REQUESTED_END_CODES,
     add_start,
     code_for_operator,

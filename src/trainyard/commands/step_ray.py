@@ -22,7 +22,7 @@ from pathlib import Path
 from trainyard.command import arguments, output
 from trainyard.command.parser import add_option, script_parser
 from trainyard.gateways.ray_nodes import VARIABLE, NodeCommand, parse_job_files, run_on_nodes
-from trainyard.jobs.pod_exit_codes import restart_in_place
+from trainyard.jobs.final_exit_codes import restart_in_place
 from trainyard.run.waiting import describe_wait
 
 LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.problems import DEFAULT, SET, Document, Origin
 
 ARCHITECTURE = ("model", "architecture")

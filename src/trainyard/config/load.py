@@ -27,7 +27,7 @@ from trainyard.config.from_weights import (
     open_keys,
     require_weights,
 )
-from trainyard.config.keys import leaf_keys, section_at, takes_collection, unknown_key
+from trainyard.config.key_lookup import leaf_keys, section_at, takes_collection, unknown_key
 from trainyard.config.problems import DEFAULT, SET, Document, Origin, describe_error, merge, shorten
 from trainyard.config.registries import COMMAND, PRESETS
 from trainyard.config.schema import Config

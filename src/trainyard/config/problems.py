@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.config.keys import examples_of, unknown_key
+from trainyard.config.key_lookup import examples_of, unknown_key
 from trainyard.config.yaml_reader import KeyPath, plain_value
 from trainyard.errors import ConfigError
 

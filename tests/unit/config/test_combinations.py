@@ -5,7 +5,7 @@ from typing import Any
 from tests.cases import each_case
 
 from trainyard.config.combinations import impossible_combinations
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.schema import Config
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard.config.from_weights import DeclaredShape
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.load import load_config
 from trainyard.config.problems import SET
 from trainyard.errors import ConfigError

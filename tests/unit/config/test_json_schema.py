@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from write_config_schema import configuration_schema, fragment_of
 
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "configs/training_configuration.schema.json"

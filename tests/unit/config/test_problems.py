@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.cases import each_case
 
-from trainyard.config.keys import unknown_key
+from trainyard.config.key_lookup import unknown_key
 from trainyard.config.load import load_config
 from trainyard.config.problems import DEFAULT, Origin, explanation_lines, shorten
 

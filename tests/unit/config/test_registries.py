@@ -32,7 +32,7 @@ from trainyard.config.registries import STORE_SCHEMES, StoreScheme
 
 STORE_SCHEMES["shelf"] = StoreScheme("planted_store", "shelf://[a-z]+", "shelf://[a-z]+", "shelf://name")
 
-from trainyard.config.keys import examples_of
+from trainyard.config.key_lookup import examples_of
 from trainyard.config.schema import ArtifactsConfig
 from trainyard.errors import ConfigError
 from trainyard.artifacts.store.store_address import names_a_store, open_store, require_address

@@ -24,7 +24,7 @@ from trainyard.gateways import aws_session, bounded_calls
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.kubernetes.eks import eks_token
 from trainyard.gateways.prometheus import Prometheus
-from trainyard.gateways.s3.bucket_requests import connect
+from trainyard.gateways.s3.client import connect
 
 
 @pytest.fixture(autouse=True)

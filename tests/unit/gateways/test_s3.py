@@ -13,8 +13,8 @@ from botocore.exceptions import (
 from tests.cases import each_case
 
 from trainyard.errors import ServiceError, UnsupportedOperationError
-from trainyard.gateways.s3.bucket_requests import _refusal as refusal_class
-from trainyard.gateways.s3.bucket_requests import connect, is_tamper_proof
+from trainyard.gateways.s3.client import _refusal as refusal_class
+from trainyard.gateways.s3.client import connect, is_tamper_proof
 from trainyard.gateways.s3.refusals import UNSUPPORTED, explain_refusal
 from trainyard.gateways.s3.uploads import part_bytes
 

@@ -16,7 +16,7 @@ from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, UnsupportedOperationError
 from trainyard.gateways import bounded_calls
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.store import S3Store
 from trainyard.gateways.s3.uploads import BODY_BYTES, PartBody
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import ServiceError
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.uploads import BODY_BYTES, PartBody, Parts, as_text, crc64nvme_of
 
 MIB = 1 << 20

@@ -2,7 +2,7 @@
 
     store            the operations of a store, on S3
     uploads          upload a file in one request, or a large one in parts, hashed while read
-    bucket_requests  boto3's client, and one operation with bounded retries of errors that it does not retry
+    client           boto3's client, and one operation with bounded retries of errors that it does not retry
     refusals         errors of S3 or the network, in words for the person who can fix them
 
 boto3 makes all requests. Large files do not use awscrt's transfers, which support neither our part checksums

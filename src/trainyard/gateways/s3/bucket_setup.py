@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.refusals import DENIED
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import ConfigError, ObjectChangedError, ServiceError, VerificationError
 from trainyard.gateways import SHOWN_CHARACTERS, GatewayObject, join_chunks
 from trainyard.gateways.bounded_calls import wait_before_retry
-from trainyard.gateways.s3.bucket_requests import Bucket
 from trainyard.gateways.s3.bucket_setup import BucketSetup
+from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.uploads import (
     CRC64NVME,
     MISSING,

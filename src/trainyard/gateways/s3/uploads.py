@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from trainyard.errors import ServiceError, VerificationError
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.bounded_calls import wait_before_retry
-from trainyard.gateways.s3.bucket_requests import Bucket
+from trainyard.gateways.s3.client import Bucket
 
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20

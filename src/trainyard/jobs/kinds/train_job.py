@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
+from trainyard.jobs.final_exit_codes import FINAL_CODES
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
 from trainyard.jobs.job_object import job_object, make_files_config_map, make_labels, part_object
 from trainyard.jobs.job_spec import JobSpec
-from trainyard.jobs.pod_exit_codes import FINAL_CODES
 from trainyard.jobs.pod_template import pod_template, resources_of
 from trainyard.jobs.state.reading import (
     NOT_ACTED,

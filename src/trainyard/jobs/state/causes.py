@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ExitCode
-from trainyard.jobs.pod_exit_codes import not_proven_on_record
+from trainyard.jobs.final_exit_codes import not_proven_on_record
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.jobs.pod_exit_codes import not_proven_on_record
+from trainyard.jobs.final_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs

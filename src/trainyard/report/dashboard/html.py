@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.report.dashboard.panels import draw_chart, draw_panels, panel_groups, script_data
+from trainyard.report.dashboard.charts import draw_chart, draw_panels, panel_groups, script_data
 from trainyard.report.dashboard.run_comparison import compare_runs, run_labels
 from trainyard.report.dashboard.text import utc
 from trainyard.report.facts.config_changes import changes_from_defaults, config_changes, format_setting

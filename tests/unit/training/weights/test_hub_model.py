@@ -16,7 +16,7 @@ from tests.cases import each_case
 from tests.unit.training.weights.model_files import write_folder
 
 from trainyard.config.from_weights import DeclaredShape
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import TrainyardError
 from trainyard.training.weights.hub_model import HubModel, hub_model

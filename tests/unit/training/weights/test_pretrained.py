@@ -9,7 +9,7 @@ from tests.cases import each_case
 from tests.unit.training.lab import Lab
 from tests.unit.training.weights.model_files import write_folder
 
-from trainyard.config.keys import leaf_keys
+from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.load import LoadedConfig, dump_yaml, load_config
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import ConfigError

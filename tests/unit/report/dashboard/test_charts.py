@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainyard.report.dashboard.panels import HEIGHT, WIDTH, Chart, DrawnPanel, Panel, Series, draw_chart
+from trainyard.report.dashboard.charts import HEIGHT, WIDTH, Chart, DrawnPanel, Panel, Series, draw_chart
 from trainyard.report.facts.history import Curve
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.cases import each_case
 from tests.unit.jobs.plans import instance_for, objects, plan
 
+from trainyard.jobs.final_exit_codes import code_for_operator, restart_in_place
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.pod_exit_codes import code_for_operator, restart_in_place
 
 CODES = range(1, 256)
 FINAL = {2, 3, 6}
