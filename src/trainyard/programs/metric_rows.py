@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -61,19 +61,16 @@ class SourceTable:
         """The figures of rows with a step."""
         self.newest = self.gap = 0
         """The last step, and the largest distance of two."""
-        self.changed: int | None = None
-        """The first step whose row has changed since the rows were written."""
         self.has_text = False
         """Whether a figure of them is not finite, or no number."""
         self._times: deque[tuple[float, int]] = deque(maxlen=_MOST_TIMES)
         """When the rows came, in Unix seconds, and their steps."""
 
-    def add(self, row: Row) -> None:
-        """Add a row, with its `time`."""
-        self.has_text = self.has_text or str in map(type, row.values())
+    def add(self, row: Row) -> int | None:
+        """Add a row, with its `time`; return the first step whose row it changes, None if that is none."""
         if (step := row.get("step")) is None:
             self.epochs.setdefault(row.get("epoch", 0), {}).update(row)
-            return
+            return None
         known = self.rows.get(step)
         if known is not None and not _has_other_loss(known, row):
             news = {
@@ -83,7 +80,7 @@ class SourceTable:
             }
             known |= news
             if not news:
-                return
+                return None
         else:
             if known is None and (step > self.newest or not self.rows):
                 self.gap = max(self.gap, step - self.newest) if self.rows else 0
@@ -94,7 +91,7 @@ class SourceTable:
             self._times.append((row["time"], step))
         if not row.keys() <= self.names:
             self.names |= row.keys() - _PLACES
-        self.changed = step if self.changed is None else min(step, self.changed)
+        return int(step)
 
     def _insert(self, step: int, row: Row) -> None:
         """Put a row before later ones, which are dropped if it shows that their steps are trained again."""
@@ -133,12 +130,14 @@ class MetricRows:
         self._owners: dict[str, Source] = {}
         self._shifts: dict[Source, int] = {}
         """The sources whose steps are those of the axis, with what is added to theirs."""
+        self._changed: set[tuple[Source, int]] = set()
         self.is_anew = False
         """Whether it was seen that the program did not resume, unless it declares its steps itself."""
         self._is_forgotten = self._is_over = False
 
     def forget(self, source: Source) -> None:
         self.tables[source], self._is_forgotten = SourceTable(), True
+        self._changed = {each for each in self._changed if each[0] is not source}
 
     def add_all(self, rows: Iterable[Row], source: Source, moment: float) -> int:
         """Add rows that came at a time in Unix seconds, if they have none; return how many."""
@@ -146,7 +145,9 @@ class MetricRows:
         for row in rows:
             count += 1
             row.setdefault("time", moment)
-            table.add(row)
+            table.has_text = table.has_text or str in map(type, row.values())
+            if (step := table.add(row)) is not None:
+                self._changed.add((source, step))
         return count
 
     @property
@@ -218,16 +219,11 @@ class MetricRows:
         before = self.tables[self.axis].steps_at(moment)[0]
         return before + self._shifts[self.axis] if before else 0
 
-    def take_change(self) -> int | None:
-        """Return the first step whose row has changed since the last call, if one has."""
-        known = [
-            step + self._shifts[source]
-            for source, table in self.tables.items()
-            if (step := table.changed) is not None and source in self._shifts
-        ]
-        for table in self.tables.values():
-            table.changed = None
-        return min(known, default=None)
+    def changed_steps(self, limit: int) -> list[int]:
+        """Return the steps whose rows have changed since the last call; those beyond `limit` stay changed."""
+        known = {each: each[1] + self._shifts[each[0]] for each in self._changed if each[0] in self._shifts}
+        self._changed = {each for each, step in known.items() if step > limit}
+        return sorted({step for step in known.values() if step <= limit})
 
     def settle(self, *, is_over: bool) -> bool:
         """Decide what counts and which figures come from where; return whether that has changed.
@@ -267,7 +263,12 @@ class MetricRows:
         if self._earlier_source is not None:
             return self._earlier_source == Source.OBSERVED and "loss" in self.tables[Source.OBSERVED].names
         written, seen = (
-            len([*islice((1 for row in self.tables[s].rows.values() if "loss" in row), _FEWEST_LOSSES)])
+            sum(
+                1
+                for _ in islice(
+                    (row for row in self.tables[s].rows.values() if "loss" in row), _FEWEST_LOSSES
+                )
+            )
             for s in (Source.STRUCTURED, Source.OBSERVED)
         )
         return written < _FEWEST_LOSSES <= seen
@@ -307,15 +308,12 @@ class MetricRows:
         more = int(min(epochs) <= self._resumed_at)
         return {int(epoch) + more: row for epoch, row in epochs.items()}
 
-    def rows(self, *, after: int = -1) -> Iterator[Row]:
-        """Yield the rows of later steps than `after`, in order."""
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows with a step, in order."""
         if self.counts_epochs:
             yield from ({"step": step, **row} for step, row in sorted(self._steps_of_epochs().items()))
             return
-        steps = set[int]()
-        for source, shift in self._shifts.items():
-            ends = (step + shift for step in reversed(self.tables[source].rows))
-            steps.update(takewhile(lambda step: step > after, ends))
+        steps = {step + shift for source, shift in self._shifts.items() for step in self.tables[source].rows}
         yield from filter(None, map(self.row, sorted(steps)))
 
     def row(self, step: int) -> Row | None:
@@ -412,26 +410,25 @@ class MetricRowWriter:
             self._held, limit = limit, limit - 1
         beside = list(self.merged.rows_beside())
         beside = beside if is_over else beside[:-1]
-        known, change = len(self._beside), self.merged.take_change()
+        new = self.merged.changed_steps(limit)
+        known = len(self._beside)
         is_other = is_other or self.merged.counts_epochs or beside[:known] != self._beside
         # At the end all is written anew: then nothing depends on when which part was read.
-        if is_over or is_other or (change is not None and change <= self._written):
+        if is_over or is_other or (new and new[0] <= self._written):
             self._write_anew(beside, limit, is_over=is_over)
         else:
-            rows = [row for row in self.merged.rows(after=self._written) if row["step"] <= limit]
+            rows = [row for step in new if (row := self.merged.row(step)) is not None]
             self._append(list(_in_order_of_time(rows, beside[known:])))
-        self._beside = beside
+        self._written, self._beside = max([self._written, *new]), beside
 
     def _write_anew(self, beside: list[Row], limit: int, *, is_over: bool) -> None:
         """Write the complete file: the rows of earlier attempts up to where this one differs, and its own."""
         assert self._earlier is not None
         known = {row["step"]: row for row in self._earlier if "step" in row}
         own = [row for row in self.merged.rows() if row["step"] <= limit]
-        again = [row for row in own if row["step"] <= max(known, default=-1)]
-        differ = (
-            row["step"] for row in again if _has_other_loss(known.get(row["step"], {"loss": None}), row)
-        )
-        other = next(differ, None)
+        again = ((row["step"], row) for row in own if row["step"] <= max(known, default=-1))
+        unknown: Row = {"loss": None}
+        other = next((at for at, row in again if _has_other_loss(known.get(at, unknown), row)), None)
         # Printed steps may be of another thing, until it is certain that nothing better counts.
         is_certain = self.merged.axis is not Source.PRINTED or is_over
         if other is not None and is_certain and self._resumed_at and other <= self._resumed_at:
@@ -447,7 +444,6 @@ class MetricRowWriter:
         names = {row["step"] for row in kept if "step" in row}
         news = {row["step"]: row for row in own if row["step"] in names}
         self.fault, self._fault_has_step, self.last_row = None, False, {}
-        self._written = max(names, default=0)
         kept = [{**news.get(row.get("step", -1), {}), **row} for row in kept]
         own = [row for row in own if row["step"] not in names]
         write_bytes_atomically(self._path, "".join(map(line_of_row, kept)).encode())
@@ -455,7 +451,6 @@ class MetricRowWriter:
 
     def _append(self, rows: list[Row]) -> None:
         for row in rows:
-            self._written = max(self._written, row.get("step", 0))
             self.last_row |= row
             is_wanted = self.fault is None or (not self._fault_has_step and "step" in row)
             if is_wanted and (fault := row_fault(row)):

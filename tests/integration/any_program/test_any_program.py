@@ -132,7 +132,12 @@ def losses(repository: Repository) -> list[float]:
 SAVED = 5
 """The moment of a save after its last file."""
 # Before the first checkpoint; before the first file of a save; in the next save; after the last one.
-MOMENTS = [(1, "step"), (2, 0), (4, 3), (6, SAVED)]
+MOMENTS = [
+    (1, "step"),
+    (2, 0),
+    (4, 3),
+    (6, SAVED),
+]
 
 
 @pytest.mark.slow

@@ -175,10 +175,11 @@ def test_a_run_beside_one_that_diverged_begins_from_its_last_weights_without_nan
         assert Path(begun).name == parent, (first, begun)
 
 
-def test_an_end_that_nobody_saw_is_not_recorded(owner: Owner) -> None:
-    """It was killed after its last checkpoint: in a new container its program is started again."""
+@pytest.mark.parametrize("lost", [(), ("out",)], ids=["same", "new container"])
+def test_an_end_that_nobody_saw_is_not_recorded(owner: Owner, lost: tuple[str, ...]) -> None:
+    """It was killed after its last checkpoint: its program is started again, and ends by itself."""
     assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 137
-    owner.forget("out")
+    owner.forget(*lost)
     assert owner.train("--run-dir", "runs/a", program=("--die", "6:5")) == 0, owner.done.stderr
     assert owner.starts == 2
     outcome = owner.record("runs/a")["outcome"]

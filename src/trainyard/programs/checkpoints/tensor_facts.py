@@ -182,7 +182,10 @@ def _members(path: Path, file: IO[bytes]) -> Iterator[_Range]:
         start = member.header_offset + _LOCAL_HEADER.size + name + extra
         is_stored = member.compress_type == zipfile.ZIP_STORED
         yield _Range(
-            start, start + member.compress_size, member.filename, stored_crc=member.CRC if is_stored else None
+            start,
+            start + member.compress_size,
+            member.filename,
+            stored_crc=member.CRC if is_stored else None,
         )
 
 

@@ -131,13 +131,14 @@ def _figure(figure: str, name: str, value: Any) -> float | str | None:
     """Return the value in the unit of a row; None if it is no number, as a judged figure stays text."""
     if isinstance(value, bool | list | dict) or value is None:
         return None
-    text = value if isinstance(value, str) else repr(value)
-    is_exact = isinstance(value, int) and abs(value) < 1 << 63
-    read = value if is_exact else read_number(text)
-    if read is None and figure in JUDGED:  # a proof must see that it is no number, such as `None`
-        return text.strip()[:_LONGEST_FIGURE] or None
+    if isinstance(value, str):
+        read = read_figure(value) if figure in JUDGED and value.strip() else read_number(value)
+    elif isinstance(value, int) and abs(value) < 1 << 63:
+        read = value
+    else:
+        read = read_number(repr(value))
     if isinstance(read, str) or read is None:
-        return read if figure in JUDGED or not isinstance(value, str) else None
+        return read if figure in JUDGED or (read and not isinstance(value, str)) else None
     if figure in _COUNTS:
         return int(read) if read == int(read) and read >= 0 else None
     if figure == "mfu" and (read > 1 or "%" in name):
@@ -161,3 +162,12 @@ def read_number(text: str) -> float | str | None:
             return None
         value = float(found[0].replace(",", ""))
     return value if math.isfinite(value) else str(value)
+
+
+def read_figure(text: str) -> float | str:
+    """Return the number at the start of `text`; if there is none, the text itself.
+
+    A proof must see that such a figure was printed but is not a number, such as `None`.
+    """
+    value = read_number(text)
+    return text.strip()[:_LONGEST_FIGURE] if value is None else value

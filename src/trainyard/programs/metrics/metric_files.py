@@ -9,17 +9,17 @@ it states, else that of its file.
 """
 
 import csv
+import hashlib
 import json
 import os
 import re
 import sqlite3
-import zlib
 from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.programs.metrics.figure_names import flat_figures, has_figures, row_of_figures
@@ -38,6 +38,7 @@ _MOST_BYTES = 64 << 20
 """Most bytes that one poll reads of one file."""
 _CLOCK_SECONDS = 2.0
 """How much a clock may be set back while a program runs."""
+_SAMPLE_BYTES = 256
 _TIMES = ("time", "timestamp", "_timestamp", "wall_time")
 _BY_SAMPLES = " vs samples"
 """The end of Megatron's tags whose steps are samples: each figure has one beside that of its steps."""
@@ -88,6 +89,8 @@ class MetricFiles:
             raise ConfigError(
                 f"program.metrics: {setting} is not a file of metrics. Name one of these: {READABLE}"
             )
+        self.has_begun = False
+        """Whether the program may have written since: what is read before is of other runs."""
         self.is_over = False
         """Whether the program has ended: an incomplete last line counts, too."""
         self._old = {path: _version(path) for path in self._paths()}
@@ -96,6 +99,7 @@ class MetricFiles:
                 self._rows_of(path)
         if resumed_from is not None and (resumed_from / STATE_NAME).is_file():
             self._rows_of(resumed_from / STATE_NAME)
+        self.has_begun = True
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -234,34 +238,48 @@ class _Reader:
 class _Lines(_Reader):
     """Reads the lines that were added to a text file; from the start if the file was written anew.
 
-    A file that has changed and not grown was written anew; of a grown one all old bytes are compared, because
-    a program with a seed writes the same lines again.
+    A program with a seed writes the same lines again, so that no sample of them decides. A file that has
+    changed since another run, and not grown, was written anew; of a grown one all old bytes are compared.
     """
 
     def __init__(self, path: Path, files: MetricFiles) -> None:
         super().__init__(path, files)
-        self._offset = self._crc = 0
-        self._size, self._read = -1, (0, 0, 0)
+        self._offset, self._head = 0, b""
+        self._digest, self._old_size = hashlib.sha256(), -1
         self.start_anew()
 
     def new_lines(self) -> list[str]:
         """Return the complete lines that were not returned before, and at the end the last one."""
         with open_regular(self.path) as file:
-            size, version, crc = os.fstat(file.fileno()).st_size, _version(self.path), 0
-            if version != self._read:
-                for at in range(0, self._offset, _MOST_BYTES):
-                    crc = zlib.crc32(file.read(min(_MOST_BYTES, self._offset - at)), crc)
-                if size <= self._size or crc != self._crc:
-                    self._offset = self._crc = 0
-                    self.start_anew()
-                self._size, self._read = size, version
+            size = os.fstat(file.fileno()).st_size
+            if not self.files.has_begun:
+                self._old_size = size
+            elif self._is_anew(file, size):
+                self._offset, self._head = 0, b""
+                self.start_anew()
             file.seek(self._offset)
-            content = file.read(_MOST_BYTES)
+            content = file.read(_MOST_BYTES) or b""
         end = content.rfind(b"\n") + 1
         if self.files.is_over or (not end and len(content) == _MOST_BYTES):  # or one endless line
             end = len(content)
-        self._offset, self._crc = self._offset + end, zlib.crc32(content[:end], self._crc)
+        self._offset += end
+        self._head = (self._head + content[:end])[:_SAMPLE_BYTES]
+        if not self.files.has_begun:
+            self._digest.update(content[:end])
         return content[:end].decode(errors="replace").splitlines()
+
+    def _is_anew(self, file: BinaryIO, size: int) -> bool:
+        """Return whether what was read of the file is no longer its beginning."""
+        old_size, self._old_size = self._old_size, -1
+        if size < self._offset or (old_size >= 0 and size <= old_size):
+            return True
+        if old_size < 0:  # this run's own lines
+            return file.read(len(self._head)) != self._head
+        digest, left = hashlib.sha256(), self._offset
+        while left > 0 and (piece := file.read(min(left, _MOST_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+        return digest.digest() != self._digest.digest()
 
     def start_anew(self) -> None:
         """Set the state of a file of which no line was read."""

@@ -702,27 +702,29 @@ class Observer:
 
     def watch_sklearn(self, module: Any) -> None:
         """Count calls of `partial_fit`, through the decorator that every class of scikit-learn gives it."""
-        make = module._fit_context
+        make, count = module._fit_context, quietly(self._count_fit)
 
         def make_context(**options: Any) -> Any:
             decorate = make(**options)
 
             def decorator(method: Any) -> Any:
-                made: Any = type("Made", (), {})
-                made.fit = decorate(method)
-                if method.__name__ == "partial_fit":
-                    self._watch(made, "fit", after=self._count_fit)
-                return made.fit
+                fit = decorate(method)
+
+                def partial_fit(estimator: Any, *args: Any, **options: Any) -> Any:
+                    result = fit(estimator, *args, **options)
+                    count(estimator)
+                    return result
+
+                return dress(partial_fit, fit) if method.__name__ == "partial_fit" else fit
 
             return decorator
 
         module._fit_context = make_context
 
-    def _count_fit(self, _token: Any, result: Any, estimator: Any, *_args: Any, **_options: Any) -> None:
+    def _count_fit(self, estimator: Any) -> None:
         loss = getattr(estimator, "loss_", None)
         self._loss = float(loss) if isinstance(loss, float) else None
-        if result is not NotImplemented:
-            self._count(estimator)
+        self._count(estimator)
 
     def watch_saves(self, module: Any) -> None:
         """Hook into the functions of SAVES in a module that the program has just imported."""

@@ -353,6 +353,46 @@ def test_a_tracker_must_name_it_or_a_newer_one(
     assert found.is_complete == complete, found.why
 
 
+ORDER_OF_THE_TRAINER = (
+    *("config.json", "model*.safetensors*", "tokenizer.json", "training_args.bin", "optimizer.pt"),
+    *("scheduler.pt", "rng_state*.pth", "trainer_state.json"),
+)
+ORDER_OF_ACCELERATE = (
+    *("adapter_config.json", "*model*.safetensors", "optimizer.bin", "scheduler.bin", "random_states_*.pkl"),
+)
+
+
+@each_case("older", [False, True])
+@each_case(
+    ("plant", "order"),
+    [
+        (trainer, ORDER_OF_THE_TRAINER),
+        (lambda run, step, world: trainer(run, step, world, shards=world), ORDER_OF_THE_TRAINER),
+        (
+            lambda run, step, world: shapes.accelerate(run / f"checkpoint-{step}", world=world),
+            ORDER_OF_ACCELERATE,
+        ),
+        (
+            lambda run, step, world: shapes.accelerate(run / f"checkpoint-{step}", world=world, adapter=True),
+            ORDER_OF_ACCELERATE,
+        ),
+    ],
+)
+@each_case("world", [1, 3])
+def test_a_save_that_was_killed_after_any_of_its_files_is_partial(
+    plant: Plant, order: tuple[str, ...], world: int, older: bool, tmp_path: Path
+) -> None:
+    if older:
+        plant(tmp_path, 4, world)
+    folder = plant(tmp_path, 8, world)
+    for pattern in (None, *order[:0:-1]):
+        for path in folder.glob(pattern) if pattern else ():
+            path.unlink()
+        found = find_checkpoints(list_checkpoint_folder(tmp_path))
+        complete = {each.step for each in found if each.is_complete}
+        assert complete == ({4} if older else set()) | (set() if pattern else {8}), pattern
+
+
 MARKS = {
     **dict.fromkeys((".tmpa1b2c3", "x.tmp", "tmpabcd_123", "tmpabcd_123.safetensors"), "trainer"),
     **dict.fromkeys((".incomplete", "a.incomplete", "checkpoint-is-incomplete.txt"), "torchtitan"),

@@ -111,7 +111,10 @@ SEARCHED: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "files together": ([f"out/{each}" for each in PARTS], {"out": PARTS}),
     "a state beside it": (["out/m.pt", "out/state.json", "out/log.txt"], {"out": ["m.pt", "state.json"]}),
     "of another time": (["out/m.pt", "out/state.json@5000"], {"out/m.pt": ["m.pt"]}),
-    "with its number": (["out/m_5.pt", "out/m_5.json@5000", "out/x_6.json"], {"out": ["m_5.json", "m_5.pt"]}),
+    "with its number": (
+        ["out/m_5.pt", "out/m_5.json@5000", "out/x_6.json"],
+        {"out": ["m_5.json", "m_5.pt"]},
+    ),
     "a folder with its folders": (
         ["out/step_5/model/w.pt", "out/step_5/o/o.pt", "out/step_5/note"],
         {"out/step_5": ["model/w.pt", "note", "o/o.pt"]},
