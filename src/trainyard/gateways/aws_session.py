@@ -26,7 +26,7 @@ from trainyard.errors import (
     ServiceTroubleError,
 )
 from trainyard.gateways.bounded_calls import call_again
-from trainyard.gateways.http_requests import RETRIED_STATUSES, is_http, send_request
+from trainyard.gateways.http_requests import is_http, send_request
 
 ROLE, REGION, ACCESS = "TRAINYARD_AWS_ROLE", "TRAINYARD_AWS_REGION", "TRAINYARD_AWS_ACCESS"
 TOKEN_URL, TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
@@ -204,9 +204,10 @@ def _assume(role: WorkflowRole, core: Any) -> dict[str, str]:
         retries={"mode": "standard", "total_max_attempts": 1},  # each attempt needs a new token
     )
     # With keys, even empty ones, botocore does not look for credentials, which would lead here again.
-    sts = core.create_client("sts", config=limits, aws_access_key_id="", aws_secret_access_key="")
+    no_keys = {"aws_access_key_id": "", "aws_secret_access_key": ""}
     policy = {"Policy": role.policy} if role.policy else {}
     try:
+        sts = core.create_client("sts", config=limits, **no_keys)
         found = sts.assume_role_with_web_identity(
             RoleArn=role.arn, RoleSessionName=role.session_name, WebIdentityToken=token, **policy
         )["Credentials"]
@@ -248,7 +249,7 @@ def request_token(role: WorkflowRole) -> str:
         ) from None
     except (ValueError, KeyError, TypeError):
         raise ServiceTroubleError(f"{cause}: {host} answered without one.") from None
-    if answer.status in RETRIED_STATUSES:
+    if answer.status == 429 or answer.status >= 500:  # a proxy has statuses of its own
         raise ServiceTroubleError(f"{cause}: {host} answered {answer.status}, after several attempts.")
     raise CredentialsRefusedError(
         f"{cause}: {host} answered {answer.status} to this job's {TOKEN}. That secret is valid only while "

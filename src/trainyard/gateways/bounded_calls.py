@@ -26,7 +26,7 @@ def retry_pause(attempt: int, requested: float | None = None) -> float:
     """
     if requested is not None:
         return min(requested, _MOST_REQUESTED_SECONDS)
-    return random.uniform(0.5, 1) * min(FIRST_SECONDS * 2.0 ** (attempt - 1), _MOST_SECONDS)  # noqa: S311
+    return random.uniform(0.5, 1) * min(FIRST_SECONDS * 2.0 ** min(attempt - 1, 9), _MOST_SECONDS)  # noqa: S311
 
 
 def wait_before_retry(attempt: int, requested: float | None = None) -> None:

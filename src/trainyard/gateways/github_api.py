@@ -113,7 +113,7 @@ class GitHub:
 
     def _call(self, method: str, path: str, *, body: Json | None = None, again: bool = False) -> bytes:
         answer = call_again(lambda: self._once(method, path, body), attempts=_ATTEMPTS if again else 1)
-        if answer.status < 400:
+        if answer.status < 300:
             return answer.content
         refusal = ApiRefusedError(method, path, answer.status, _message_of(answer.content))
         if _is_limited(answer):

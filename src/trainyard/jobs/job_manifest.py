@@ -29,7 +29,7 @@ from trainyard.plan.instances import EFA, GPU
 Json = dict[str, Any]
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
-_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)?[\w./-]+(?::[\w.-]+)?(?:@\w+:\w+)?")
+_NOT_FILLED_IN = re.compile(r"[<>${}\s]")
 _MIB = 1000 * 2**20
 _COUNTS = ("replicas", "parallelism", "completions")
 _DEFAULT_GRACE = 30
@@ -117,7 +117,7 @@ class JobManifest:
         entrypoint = " ".join(own) or str(field_of(self.job, "spec", "entrypoint") or "")
         command = tuple(entrypoint.split()) if self.kind.on_ray else container_command(container)
         gpus, image = _amount(container, GPU), str(container.get("image") or "")
-        if image and not _IMAGE.fullmatch(image):
+        if _NOT_FILLED_IN.search(image):
             raise _template_error(f"image: {image!r} is not the name of an image")
         return replace(
             asked,

@@ -15,9 +15,8 @@ from trainyard.errors import (
     WaitTimeoutError,
 )
 from trainyard.gateways.bounded_calls import call_again, within
-from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, send_request
+from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_loopback, send_request
 from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
-from trainyard.gateways.images.local_builder import is_loopback
 
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
@@ -50,7 +49,8 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     except VerificationError as error:
         return str(error), ""
     except (ConfigError, ServiceError, WaitTimeoutError) as error:
-        return None, f"the image's registry could not be queried: {host}: {error}"
+        cause = str(error) if host in str(error) else f"{host}: {error}"
+        return None, f"the image's registry could not be queried: {cause}"
     if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"
@@ -64,14 +64,14 @@ def _has_manifest(host: str, repository: str, digest: str) -> bool:
     address = f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{repository}/manifests/{digest}"
     headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
 
-    def ask() -> HttpAnswer:
+    def request_manifest() -> HttpAnswer:
         answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
         if answer.status not in (200, 404):
             kind = ServiceTroubleError if answer.status in RETRIED_STATUSES else ServiceError
             raise kind(f"{host} answered {answer.status}")
         return answer
 
-    answer = call_again(ask, attempts=2)
+    answer = call_again(request_manifest, attempts=2)
     found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
     if answer.status == 200 and found != digest:
         raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.http_requests import is_loopback
 from trainyard.gateways.process import Finished, run_program, run_streamed
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class LocalBuilder:
         if self.is_docker or not needed:
             yield []
             return
-        own = next((each for each in _login_files() if each.is_file()), None)
+        own = next((each for each in _login_files() if os.access(each, os.R_OK)), None)
         with login_file(*needed, own=own) as file:
             yield [f"--authfile={file}"]
 
@@ -249,14 +250,18 @@ def find_builder(wanted: str = "") -> LocalBuilder:
 def login_file(*logins: Login, own: Path | None = None) -> Iterator[Path]:
     """A temporary file with these logins and those in the file `own`, in the format of docker's config.json.
 
-    Only this user can enter its folder.
+    Only this user can enter its folder. Raises ConfigError if `own` cannot be read.
     """
-    known = json.loads(own.read_bytes() or b"{}") if own else {}
+    try:
+        known = json.loads(own.read_bytes() or b"{}") if own else {}
+        others = {**(known.get("auths") or {})}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{own}: the logins for registries cannot be read ({error})") from None
     secrets = {login.host: f"{login.user}:{login.password}" for login in logins if login.password}
     auths = {host: {"auth": base64.b64encode(secret.encode()).decode()} for host, secret in secrets.items()}
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         path = Path(folder, "config.json")
-        path.write_text(json.dumps({**known, "auths": {**known.get("auths", {}), **auths}}))
+        path.write_text(json.dumps({**known, "auths": {**others, **auths}}))
         yield path
 
 
@@ -268,12 +273,6 @@ def _login_files() -> Iterator[Path]:
     yield Path(f"/run/containers/{os.getuid()}/auth.json")
     yield Path.home() / ".config" / "containers" / "auth.json"
     yield Path.home() / ".docker" / "config.json"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a registry's host is this machine, which is accessed without TLS."""
-    own = ("127.0.0.1", "localhost", "[::1]")
-    return host in own or host.rpartition(":")[0] in own
 
 
 def _plain_http(image: str) -> list[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigError, ServiceError, VerificationError
-from trainyard.gateways.images.local_builder import Login, is_loopback, last_line, login_file
+from trainyard.gateways.http_requests import is_loopback
+from trainyard.gateways.images.local_builder import Login, last_line, login_file
 from trainyard.gateways.process import run_program
 
 _SECONDS = 300.0

@@ -72,7 +72,8 @@ def read_labels(raw: Json) -> Json:
 
 def true_conditions(raw: Json | None) -> dict[str, Json]:
     """Return the conditions that are True, by type."""
-    return {name: found for name, found in conditions(raw).items() if found.get("status") == "True"}
+    found = ((raw or {}).get("status") or {}).get("conditions") or ()
+    return {str(c.get("type")): c for c in found if isinstance(c, dict) and c.get("status") == "True"}
 
 
 def conditions(raw: Json | None) -> dict[str, Json]:

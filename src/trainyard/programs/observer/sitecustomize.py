@@ -410,7 +410,9 @@ class Weights:
                 is_plain = type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
                 if not is_plain or each.layout is not torch.strided or each.is_quantized:
                     return None
-                found += [] if each.dtype is torch.bool or each.is_complex() else [each.detach()]
+                each = each.detach()
+                numbers = torch.view_as_real(each.resolve_conj()) if each.is_complex() else each
+                found += [] if each.dtype is torch.bool else [numbers]
             elif isinstance(each, torch.nn.Module):
                 waiting += each.parameters()
             elif isinstance(each, dict):
@@ -790,9 +792,11 @@ class Observer:
     def _note_caught(self, _text: Any, _type: Any, error: Any, trace: Any, **_options: Any) -> None:
         """Keep an exception that ended the loop of the training, if the program prints its traceback.
 
-        It caught the exception, and may end with 0. One that it prints in the loop has not ended it.
+        It caught the exception, and may end with 0. One that it prints in the loop has not ended it, and the
+        end of an iterator or Ctrl-C is no error.
         """
-        is_of_training = self.step and trace is not None and get_ident() == self._thread
+        is_error = isinstance(error, Exception) and not isinstance(error, (StopIteration, StopAsyncIteration))
+        is_of_training = is_error and self.step and trace is not None and get_ident() == self._thread
         if is_of_training and has_left_loop(trace, self._sites, sys._getframe()):
             self._thread_exception = self._describe(error, trace)
 

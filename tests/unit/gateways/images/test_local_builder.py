@@ -14,8 +14,9 @@ from tests.cases import each_case
 from tests.unit.gateways.images.conftest import Install, Server
 
 from trainyard.errors import CheckFailedError, ConfigError, ServiceError, ServiceTroubleError
+from trainyard.gateways.http_requests import is_loopback
 from trainyard.gateways.images import local_builder
-from trainyard.gateways.images.local_builder import LocalBuilder, Login, find_builder, is_loopback
+from trainyard.gateways.images.local_builder import LocalBuilder, Login, find_builder
 from trainyard.image.building.build_request import BuildRequest
 
 NAMES = ("docker", "buildah")
