@@ -252,7 +252,7 @@ def test_variables_of_other_programs_pass(clone: Path) -> None:
     ("words", "answer"),
     [
         (("RUNS=nowhere",), "There is no run in nowhere yet. `make train` starts a run."),
-        (("RUN_DIR=runs/mistyped",), "There is no runs/mistyped/config.yaml. Name the directory of a run"),
+        (("RUN_DIR=runs/mistyped",), "There is no runs/mistyped/config.yaml. Name "),
     ],
 )
 def test_resume_without_a_run_says_so(clone: Path, words: tuple[str, ...], answer: str) -> None:

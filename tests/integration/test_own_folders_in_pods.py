@@ -44,10 +44,7 @@ class Pods(Nodes):
     """The two pods of a job, started again as an operator does."""
 
     def pods(self, *more: str, grace: str = "60s") -> "list[subprocess.Popen[str]]":
-        paths = (
-            *(f"data.train_path={self.folder}/train.txt", f"data.prepared_directory={self.folder}/prepared"),
-            f"artifacts.store={self.store.as_uri()}",
-        )
+        paths = (*self._settings, f"artifacts.store={self.store.as_uri()}")
         (self.folder / "sitecustomize.py").write_text(SLOW.format(file=str(self.slow)))
         words = [word for setting in (*paths, *SETTINGS, *more) for word in ("--set", setting)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}

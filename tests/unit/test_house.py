@@ -159,11 +159,11 @@ REST = "command, machine, sweep, the root"
 # people get for it.
 BUDGETS = {
     "commands": (8_000, 8_959),
-    "training": (9_500, 9_551),
-    "gateways": (7_500, 8_218),
-    "jobs": (6_500, 7_500),
+    "training": (9_500, 9_553),
+    "gateways": (7_500, 8_244),
+    "jobs": (6_500, 7_501),
     "artifacts": (6_500, 6_622),
-    "programs": (5_500, 8_839),
+    "programs": (5_500, 8_894),
     "report": (4_800, 5_253),
     "image": (3_900, 4_186),
     "cluster": (3_700, 3_700),
@@ -174,8 +174,8 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_774),
     REST: (2_200, 4_540),
-    "src": (72_000, 82_456),
-    "tests": (75_000, 83_028),
+    "src": (72_000, 82_540),
+    "tests": (75_000, 83_135),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

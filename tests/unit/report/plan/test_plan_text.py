@@ -33,7 +33,7 @@ def plan() -> Callable[..., dict[str, Any]]:
 
 def test_the_first_line_says_whether_the_run_fits(plan: Callable[..., dict[str, Any]]) -> None:
     yes = plan_text_lines(plan("smoke", on=cpu(cores=2, memory_bytes=2**34)))
-    assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.0 MB at the peak, 15.2 GB usable"
+    assert yes[0] == "smoke-llama fits on 2 CPU cores: 197.2 MB at the peak, 15.2 GB usable"
     no = plan_text_lines(plan("training_configuration", *EAGER, on="g6e.xlarge"))
     assert no[0].startswith(
         "tinyllama-1b does not fit on one L40S (g6e.xlarge): 96.6 GB at the peak, 44.5 GB"
