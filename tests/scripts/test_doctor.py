@@ -115,7 +115,7 @@ def test_a_key_of_wandb_counts_only_if_wandb_knows_it(
     status, content, expected = WANDB_ANSWERS[case]
 
     def answer(method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
-        assert (method, path, headers["authorization"][:6]) == ("POST", "/graphql", "Basic ")
+        assert (method, path, headers["Authorization"][:6]) == ("POST", "/graphql", "Basic ")
         return status, content
 
     monkeypatch.setenv("WANDB_BASE_URL", serve_github(answer) if status else NOBODY)

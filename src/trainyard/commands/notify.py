@@ -96,7 +96,7 @@ class Notice:
     """`CHANNEL:TS` of the thread, if another machine started it."""
 
 
-def notice_of_plan(plan: Mapping[str, Any], event: str, run_dir: Path, **values: Any) -> Notice:
+def notice_of_plan(plan: Mapping[str, Any], event: str, run_dir: Path, /, **values: Any) -> Notice:
     """Return a notice about the run of a workflow's plan (`RunPlan.job_plan`)."""
     known: dict[str, Any] = {"lineage": str(plan["title"]), "thread": str(plan["thread"]), **values}
     segment = f"{plan['segment']}/{plan['most_segments']}"

@@ -58,10 +58,10 @@ class Server(ScriptedAws):
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    served = Server()
-    for name, value in served.environment().items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    served = Server()
     with served.serving():
+        for name, value in served.environment().items():
+            monkeypatch.setenv(name, value)
         yield served
