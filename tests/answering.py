@@ -45,6 +45,9 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
+    # The usual five are too few for parallel requests: the others would connect a second later.
+    request_queue_size = 128
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):  # a client that went away is not an error
             super().handle_error(request, client_address)
