@@ -1,6 +1,6 @@
 """Start processes that have torch imported already, as forks of one that imported it.
 
-    test ──Popen──> server (imported torch once) ──fork──> keeper ──fork──> the script, as `__main__`
+    tests ──Popen──> server (imported torch once) ──fork──> keeper ──fork──> the script, as `__main__`
 
 Importing torch takes 1.5 to 3 s of processor time, the imports of other scripts half a second, and the tests
 start many hundred processes. A warm start takes 20 ms. The process is as real as any other: it has its own
@@ -13,6 +13,7 @@ Tests whose subject is the start of Python use `subprocess`. `test_warm_start.py
 """
 
 import atexit
+import fcntl
 import gc
 import io
 import json
@@ -30,6 +31,7 @@ import tempfile
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -177,8 +179,8 @@ def _records() -> dict[int, dict[str, Any]]:
     """Parent and environment of each warm process that is alive, by pid; its keeper writes them to a file."""
     found = {}
     for server in (_server, _server_of_trainers):
-        folders = [Path(server()[0]).parent] if server.cache_info().currsize else []
-        for record in (record for folder in folders for record in folder.glob("[0-9]*")):
+        records = server().parent.glob("[0-9]*") if server.cache_info().currsize else ()
+        for record in records:
             with suppress(FileNotFoundError):  # it has just ended
                 found[int(record.name)] = json.loads(record.read_text())
     return found
@@ -208,43 +210,55 @@ def _early(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _server() -> tuple[str, "subprocess.Popen[str]"]:
-    """The socket of this process's server, and the server, which ends when this process ends."""
-    return _start_server(())
+def _server() -> Path:
+    """Return the socket of the server that the processes of this test run share."""
+    return _join_server("base", ())
 
 
 @cache
-def _server_of_trainers() -> tuple[str, "subprocess.Popen[str]"]:
+def _server_of_trainers() -> Path:
     """The same, with the libraries of other trainers imported."""
-    return _start_server(TRAINERS, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    return _join_server("trainers", TRAINERS, HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
 
-def _start_server(modules: Sequence[str], **variables: str) -> tuple[str, "subprocess.Popen[str]"]:
-    path = f"{tempfile.mkdtemp(prefix='trainyard-warm-')}/socket"
-    command = [sys.executable, str(Path(__file__).absolute()), path, *modules]
-    pipe = subprocess.PIPE
-    server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **variables})
+def _join_server(name: str, modules: Sequence[str], **variables: str) -> Path:
+    """Return the socket of a server, which the first process of the test run starts.
+
+    Each of them has the pipe `users` open for writing; the server ends when nobody has any more.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    kind = zlib.crc32(repr((sys.executable, __file__, sorted(_early(os.environ).items()))).encode())
+    folder = Path(tempfile.gettempdir(), f"trainyard-warm-{run[:12]}-{kind:08x}-{name}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            os.open(folder / "users", os.O_WRONLY | os.O_NONBLOCK)  # is closed at the end of this process
+        except OSError:  # there is none yet, or nobody reads it
+            shutil.rmtree(folder)
+            folder.mkdir(mode=0o700)
+            _start_server(folder, modules, {**os.environ, **variables})
+    return folder / "socket"
+
+
+def _start_server(folder: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    os.mkfifo(folder / "users")
+    command = [sys.executable, str(Path(__file__).absolute()), str(folder / "socket"), *modules]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    server = subprocess.Popen(command, stdin=null, stdout=pipe, text=True, env=environment)
+    server.returncode = 0  # it may outlive this process, and nobody waits for it
     assert server.stdout is not None
     assert server.stdout.readline() == "ready\n", "the server of warm processes did not start"
-    atexit.register(_end, server)
-    return path, server
-
-
-def _end(server: "subprocess.Popen[str]") -> None:
-    """Close the server's input, which ends it; kill it if a fork of this process still holds that open."""
-    try:
-        server.communicate(timeout=10)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+    server.stdout.close()
+    os.open(folder / "users", os.O_WRONLY)
 
 
 def _sent(order: Mapping[str, Any], files: Sequence[int], *, has_trainers: bool) -> socket.socket:
     """Ask the server for a process with these standard files; return the connection to its keeper."""
     own = os.environ.get(SERVER)  # in a warm process: the server that it was forked from
-    path = own or (_server_of_trainers() if has_trainers else _server())[0]
+    path = own or (_server_of_trainers() if has_trainers else _server())
     link = socket.socket(socket.AF_UNIX)
-    link.connect(path)
+    link.connect(str(path))
     content = json.dumps(order).encode()
     socket.send_fds(link, [_NUMBER.pack(len(content))], files)
     link.sendall(content)
@@ -277,21 +291,25 @@ def _read_models_of_aws() -> None:
 
 
 def _serve(path: str) -> dict[str, Any]:
-    """Start processes until the test's process has ended; return each order in its process."""
+    """Start processes until those of the tests have ended; return each order in its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that keepers leave no zombies
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
+    users = os.open(Path(path).with_name("users"), os.O_RDONLY | os.O_NONBLOCK)
     print("ready", flush=True)
+    os.dup2(2, 1)  # the starter's pipe has its end
     while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
-        if sys.stdin in ready:
+        ready, _, _ = select.select([listener, users], [], [])
+        if users in ready:
             shutil.rmtree(Path(path).parent, ignore_errors=True)
+            Path(f"{Path(path).parent}.lock").unlink(missing_ok=True)
             os._exit(0)
         link, _ = listener.accept()
         if not os.fork():
             listener.close()
+            os.close(users)
             return _keep(link, Path(path).parent)
         link.close()
 
