@@ -24,6 +24,7 @@ from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
 from trainyard.command.parser import add_option, refuse_options_of_other_commands, script_parser
 from trainyard.commands.job import open_jobs
+from trainyard.config.yaml_reader import dump_documents
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import refusals
@@ -34,7 +35,7 @@ from trainyard.programs.checkpoints.checkpoint_formats import (
     find_checkpoints,
     newest_of_each_run,
 )
-from trainyard.report.jobs.job_text import checkpoint_lines, copy_line, kubernetes_yaml
+from trainyard.report.jobs.job_text import checkpoint_lines, copy_line
 from trainyard.report.terminal.phase import PhaseDisplay
 
 if TYPE_CHECKING:
@@ -181,6 +182,6 @@ def create_volume(args: argparse.Namespace, api: Api) -> int:
     changed = there is None and not args.dry_run
     what = "is there already" if there else "created" if changed else "would be created"
     data = {"claim": args.claim, "namespace": args.namespace, "changed": changed, "object": wanted}
-    text = f"{kubernetes_yaml([wanted])}# {args.claim} {what}"
+    text = f"{dump_documents([wanted])}# {args.claim} {what}"
     output.print_result(data, lambda *_: [text], as_json=args.json)
     return ExitCode.DONE

@@ -53,6 +53,7 @@ from trainyard.command.parser import CommandParser, add_option, script_parser
 from trainyard.config.cluster import ClusterConfig
 from trainyard.config.load import load_config
 from trainyard.config.registries import COMMAND
+from trainyard.config.yaml_reader import dump_documents
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.git import git_facts
 from trainyard.gateways.github import refusal_in_summary
@@ -84,7 +85,7 @@ from trainyard.programs.presets.preset import with_settings
 from trainyard.proof import PARTS
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
 from trainyard.report.cluster.verdict_text import summarize_verdict, verdict_lines
-from trainyard.report.jobs.job_text import kubernetes_yaml, manifest_diff
+from trainyard.report.jobs.job_text import manifest_diff
 from trainyard.report.plan.plan_text import unproven_lines
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.run.suggested_commands import ClusterTarget
@@ -186,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.dry_run and "diff" in data:
         print("\n".join(data["diff"]))
     elif args.dry_run and data:
-        print(kubernetes_yaml(data["objects"]), end="")
+        print(dump_documents(data["objects"]), end="")
     return code
 
 

@@ -6,7 +6,7 @@ are made, so no tag runs code. It opens no file.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -178,8 +178,10 @@ class _CoreDumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Escape characters that do not print: YAML would read some of them as a line break."""
-        return self.represent_scalar(_PREFIX + "str", data, style=None if data.isprintable() else '"')
+        """Write lines as a block. Escape what does not print: YAML would read some of it as a line break."""
+        is_printable = data.replace("\n", "").isprintable()
+        style = "|" if "\n" in data else None
+        return self.represent_scalar(_PREFIX + "str", data, style=style if is_printable else '"')
 
 
 _CoreDumper.add_representer(str, _CoreDumper.represent_str)
@@ -189,5 +191,11 @@ _CoreDumper.add_implicit_resolver(_PREFIX + "float", _NUMBER, list("-+.012345678
 
 def dump_values(values: dict[str, Any]) -> str:
     """Return `values` as YAML that reads back equal, under YAML 1.1 and under the core schema."""
-    text: str = yaml.dump(values, Dumper=_CoreDumper, sort_keys=False, allow_unicode=True, width=2**16)
+    return dump_documents([values])
+
+
+def dump_documents(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return values as YAML documents in their order, each as `dump_values` writes one."""
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**16}
+    text: str = yaml.dump_all(list(documents), Dumper=_CoreDumper, **options)
     return text

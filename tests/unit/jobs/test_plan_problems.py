@@ -15,6 +15,7 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
+from trainyard.config.yaml_reader import dump_documents
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
 from trainyard.jobs.job_spec import JobSpec
@@ -25,7 +26,6 @@ from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.variable_rules import RENAMED, RULES, VariableScope, judge_variable
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
-from trainyard.report.jobs.job_text import kubernetes_yaml
 
 OWN = ("python", "work.py")
 
@@ -419,7 +419,7 @@ def test_a_plan_reports_what_the_linter_reports_of_its_printed_manifest(kind: st
     for nodes, instance in itertools.product((1, 2), ("p5.48xlarge", "g6.xlarge")):
         place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
         there = plan(**place, environment=given)
-        text = kubernetes_yaml(objects(there))
+        text = dump_documents(objects(there))
         printed = lint([read_environment_file("job.yaml", text, VariableScope())])
         told = {(found.subject, found.severity, found.evidence) for found in job_findings(there)}
         assert told == {(found.subject, found.severity, found.evidence) for found in printed}

@@ -2,11 +2,10 @@
 
 import difflib
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from trainyard.config.yaml_reader import dump_documents
 from trainyard.report.facts.quantities import format_age_ago, format_count
 from trainyard.report.facts.table import wrap_table
 from trainyard.run.sizes import format_size
@@ -192,35 +191,11 @@ def copy_line(data: Json) -> str:
     return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"
 
 
-_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""libyaml's writer, where PyYAML was built with it."""
-
-
-class _Dumper(_SafeDumper):  # type: ignore[misc]
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """Repeat a value instead of an anchor, which people and some tools read wrongly."""
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def manifest_diff(written: Json, sent: Json, others: Sequence[Json]) -> list[str]:
     """Return the lines in which the job that is sent differs from the one that was written."""
-    before = kubernetes_yaml([written]) if written.get("kind") == sent.get("kind") else ""
+    before = dump_documents([written]) if written.get("kind") == sent.get("kind") else ""
     name = f"{sent['kind']} {sent['metadata']['name']}"
-    texts = before.splitlines(), kubernetes_yaml([sent]).splitlines()
+    texts = before.splitlines(), dump_documents([sent]).splitlines()
     lines = [*difflib.unified_diff(*texts, f"{name}, as written", f"{name}, as sent", lineterm="")]
     names = ", ".join(f"{body['kind']} {(body.get('metadata') or {}).get('name')}" for body in others)
     return [*lines, *([f"# applied unchanged before it: {names}"] if names else [])]
-
-
-def kubernetes_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
-    """Return the objects as YAML documents, in their order."""
-    text: str = yaml.dump_all(list(objects), Dumper=_Dumper, sort_keys=False, width=2**16)
-    return text
