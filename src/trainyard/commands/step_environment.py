@@ -43,7 +43,6 @@ from trainyard.jobs.recipes.preset_recipe import program_here
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
 from trainyard.machine.preflight import (
-    Gpu,
     MachineFacts,
     Memory,
     failure,
@@ -242,7 +241,7 @@ def gather(config: "Config", *, lock: Path, run_dir: Path, store: str | None) ->
         torch=torch,
         torch_cuda=cuda,
         torch_gpu_bytes=memory,
-        gpus=tuple(Gpu(gpu.name, gpu.driver) for gpu in driver.gpus),
+        gpus=driver.gpus,
         gpu_trouble=driver.trouble,
         disk=str(run_dir),
         disk_free_bytes=local_machine.free_bytes(run_dir)

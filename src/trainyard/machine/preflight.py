@@ -12,12 +12,15 @@ operations; a machine is refused only if it lacks more than that estimate's poss
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config.parameters import OPTIMIZER_BYTES, count_parameters
 from trainyard.config.schema import Config
 from trainyard.plan.finding import Finding, Severity
 from trainyard.run.sizes import format_size
+
+if TYPE_CHECKING:
+    from trainyard.gateways.nvidia import GpuReading
 
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
 """The first and the last minor release for which the lock is resolved."""
@@ -28,14 +31,6 @@ _MINIMUM_DRIVER = {11: 450, 12: 525, 13: 580}
 
 docs.nvidia.com/deploy/cuda-compatibility
 """
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as its driver sees it."""
-
-    name: str
-    driver: str
 
 
 MEMORY_TOLERANCE = 0.1
@@ -67,7 +62,7 @@ class MachineFacts:
     """The CUDA release torch was built for; None for a CPU build."""
     torch_gpu_bytes: tuple[int, ...]
     """The memory of each GPU that torch can use."""
-    gpus: tuple[Gpu, ...]
+    gpus: "tuple[GpuReading, ...]"
     gpu_trouble: str | None
     """The driver's error message; None when it answered."""
     disk: str

@@ -9,8 +9,8 @@ from tests.cases import each_case
 
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
+from trainyard.gateways.nvidia import GpuReading
 from trainyard.machine.preflight import (
-    Gpu,
     MachineFacts,
     Memory,
     disk_bytes_needed,
@@ -46,7 +46,7 @@ CPU_BOX = MachineFacts(
 )
 GPU_BOX = replace(
     CPU_BOX,
-    gpus=(Gpu("NVIDIA H100 80GB HBM3", "580.65.06"),),
+    gpus=(GpuReading(0, "NVIDIA H100 80GB HBM3", driver="580.65.06"),),
     torch_gpu_bytes=(80 * GB,),
     disk_free_bytes=900 * GB,
 )
@@ -74,7 +74,7 @@ def failed_checks(findings: tuple[Finding, ...]) -> list[str]:
 
 
 def old(driver: str, cuda: str, **more: Any) -> MachineFacts:
-    return replace(GPU_BOX, gpus=(Gpu("NVIDIA A10G", driver),), torch_cuda=cuda, **more)
+    return replace(GPU_BOX, gpus=(GpuReading(0, "NVIDIA A10G", driver=driver),), torch_cuda=cuda, **more)
 
 
 UNUSABLE = replace(GPU_BOX, torch_gpu_bytes=())
@@ -132,7 +132,7 @@ def test_a_machine_that_does_not_fit_is_refused_with_what_is_wrong_and_its_fix(
     "broken",
     [
         {"gpu_trouble": "nvidia-smi failed (exit code 9): no driver", "gpus": ()},
-        {"gpus": (Gpu("NVIDIA A10G", "470.1"),)},
+        {"gpus": (GpuReading(0, "NVIDIA A10G", driver="470.1"),)},
         {"torch_cuda": None},
         {},
     ],
