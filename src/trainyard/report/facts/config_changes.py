@@ -4,7 +4,7 @@ A runner that keeps its runs has them all in one folder. Elsewhere there is no r
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +21,7 @@ from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.run_settings import setting, settings_of_config
+from trainyard.run.situation import flat_values
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_bytes
 
 _RUNS = 200
@@ -46,7 +47,7 @@ def config_changes(directory: Path) -> tuple[str, tuple[ConfigChange, ...]] | No
 
 def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
     """Return the settings in which the runs differ; None when one of them has no readable configuration."""
-    settings = [dict(_flat(_settings(run))) for run in runs]
+    settings = [flat_values(_settings(run)) for run in runs]
     if not all(settings):
         return None
     changes = (
@@ -61,11 +62,11 @@ def changes_from_defaults(directory: Path) -> tuple[ConfigChange, ...] | None:
     model = settings.get("model")
     needed = {"model": {"name": model.get("name")}} if isinstance(model, Mapping) else {}
     try:
-        defaults = dict(_flat(Config.model_validate(needed).model_dump(mode="json", exclude_none=True)))
+        defaults = flat_values(Config.model_validate(needed).model_dump(mode="json", exclude_none=True))
     except ValidationError:
         return None
     defaults.pop("model.name", None)  # it has no default: the run's own was given to the model above
-    found = (ConfigChange(key, (defaults.get(key), value)) for key, value in _flat(settings))
+    found = (ConfigChange(key, (defaults.get(key), value)) for key, value in flat_values(settings).items())
     return tuple(change for change in found if change.values[0] != change.values[1])
 
 
@@ -118,11 +119,3 @@ def _settings(run: Path) -> dict[str, Any]:
             read_bytes(RunDirectory(run).config_file, most=MOST_YAML_BYTES, links=False)
         )
     return {}
-
-
-def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    if not isinstance(value, Mapping):
-        yield key, value
-        return
-    for name, part in value.items():
-        yield from _flat(part, f"{key}.{name}" if key else str(name))
