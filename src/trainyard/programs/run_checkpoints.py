@@ -395,20 +395,6 @@ class RunCheckpoints:
                 self._copy(each, is_over=end is not None)
         if any(self._copy(each, is_over=end is not None) for each in (newest, *older)):
             self._state = state_of(newest)
-        if end is not None and self._program.checkpoints == AUTO:
-            self._report_left_out()
-
-    def _report_left_out(self) -> None:
-        """Report the steps whose checkpoint the program has saved, and the run directory has not."""
-        if self.optimizer_shift is None or self.counts_epochs:
-            return
-        shifts = {Source.OBSERVED: self.optimizer_shift}
-        saved = [s for s in self.saved if s.step is not None and s.weights not in _BESIDE_TRAINING]
-        steps = {(each.step or 0) + shifts.get(each.source, 0) for each in saved}
-        if left := sorted(steps - set(self._directory.checkpoint_steps())):
-            named = ", ".join([f"{step:,}" for step in left[:_MOST_NEAR]] + ["…"] * (len(left) > _MOST_NEAR))
-            text = "%s of %s saved checkpoints are not kept (step %s): written over, or beyond keep_last %s"
-            LOG.warning(text, len(left), len(steps), named, self._keep_last)
 
     def _copy(self, one: ProgramCheckpoint, *, is_over: bool) -> bool:
         """Copy a checkpoint into the run directory; return False if an older one is to be copied instead."""

@@ -194,23 +194,6 @@ def test_saves_that_follow_fast_are_all_copied_and_those_of_other_steps_are_not(
     assert found.taken is not None and found.taken.step == 15
 
 
-def test_what_is_not_kept_is_named_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found = make(tmp_path)
-    for step in range(1, 14):  # nine are kept; the first two are removed
-        path = tmp_path / f"out/m_{step}.pt"
-        write(tmp_path, f"out/m_{step}.pt")
-        os.utime(path, (1000 + step, 1000 + step))
-        found.saved = [*found.saved, event(path, step, Source.OBSERVED)]
-        if step < 3:
-            path.unlink()
-    found.take(lambda _: 0, end=WELL)
-    [line] = [each.getMessage() for each in caplog.records if "not kept" in each.getMessage()]
-    assert (
-        line
-        == "4 of 13 saved checkpoints are not kept (step 1, 2, 3, 4): written over, or beyond keep_last 9"
-    )
-
-
 @each_case(
     ("weights", "step", "fault"),
     [
