@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,6 @@ from trainyard.run_choice import claim_run_number, require_same_inputs
 
 _NAME_CELLS = 12
 ENDLESS = 3650 * 86_400.0
-# Kubernetes' own, from a signal until the trainer is killed.
-GRACE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,10 @@ def plan_text(steps: Sequence[Step]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """The settings of a run, and its steps."""
+class Pipeline(ProgramOrder):
+    """The settings of a run, which are those of its training and more, and its steps."""
 
     run_dir: Path
-    config: Path
-    changes: Sequence[str] = ()
-    """The values of `--set`."""
     store: str
     """Address of the store; empty only in a pod, which then does not store the run."""
     run_number: int | None = None
@@ -113,14 +108,6 @@ class Pipeline:
     has `run_number` in the store."""
     may_adopt: bool = False
     """Whether this may be a start of a run that another machine began, and that is in the store."""
-    resume: str = "auto"
-    deadline: float | None = None
-    """Seconds after which training saves and stops."""
-    grace: float = GRACE_SECONDS
-    """Seconds from a signal until the process is killed."""
-    processes: int | None = None
-    nodes: int | None = None
-    """As in ProgramOrder."""
     lineage: str = ""
     segment: int = 1
     searches: bool = True
@@ -190,8 +177,8 @@ class Pipeline:
     @property
     def order(self) -> ProgramOrder:
         """The training that is requested."""
-        names = ("config", "run_dir", "nodes", "resume", "processes", "grace", "deadline")
-        return ProgramOrder(changes=tuple(self.changes), **{name: getattr(self, name) for name in names})
+        names = (each.name for each in fields(ProgramOrder))
+        return ProgramOrder(**{name: getattr(self, name) for name in names})
 
     def train(self) -> Step:
         """Return the step that trains: with our trainer, in a process, or with another program."""

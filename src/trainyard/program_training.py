@@ -112,7 +112,7 @@ class ProgramOrder:
     nodes: int | None = None
     """Machines that the program uses though it is started on one, as on Ray; None: those it is started on."""
     grace: float = 30.0
-    """From SIGTERM until the program is killed."""
+    """From SIGTERM until the program is killed; the default is that of Kubernetes."""
     deadline: float | None = None
     """From the start of this job until the program must stop."""
 
