@@ -163,8 +163,8 @@ BUDGETS = {
     "gateways": (7_500, 8_244),
     "jobs": (6_500, 7_501),
     "artifacts": (6_500, 6_622),
-    "programs": (5_500, 8_894),
-    "report": (4_800, 5_253),
+    "programs": (5_500, 8_510),
+    "report": (4_800, 5_191),
     "image": (3_900, 4_186),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
@@ -174,8 +174,8 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_774),
     REST: (2_200, 4_540),
-    "src": (72_000, 82_540),
-    "tests": (75_000, 83_135),
+    "src": (72_000, 82_110),
+    "tests": (75_000, 82_845),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
