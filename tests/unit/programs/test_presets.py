@@ -42,7 +42,7 @@ PRESET = Preset(
     command,
     problems,
     launcher="torchrun",
-    memory="sharded",
+    memory=lambda config: "sharded",
     required={"program.script": "the script"},
     defaults={"training": {"batch_size": 3}},
     planned={"batch": "training.batch_size"},

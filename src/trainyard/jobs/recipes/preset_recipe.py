@@ -56,8 +56,8 @@ def problems(config: Config, plan: JobSpec) -> Iterator[str]:
                 f"{plan.run_directory}/{path}"
             )
     instance = instance_called(plan.instance_type)
-    if instance is not None and gpus and preset.memory is not None:
-        yield from _memory_problems(config, run.degrees, preset.memory, instance)
+    if instance is not None and gpus and (division := preset.memory(config)) is not None:
+        yield from _memory_problems(config, run.degrees, division, instance)
 
 
 def program(config: Config, plan: JobSpec) -> Program:

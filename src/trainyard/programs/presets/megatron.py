@@ -144,7 +144,7 @@ PRESET = Preset(
     launcher="torchrun",
     checkpoints="iter_*/",
     option=("--", " "),
-    memory="megatron",
+    memory=lambda _config: "megatron",
     uses=tuple(f"compute.{name}_parallel" for name in ("tensor", "pipeline", "context", "expert")),
     required={
         "program.script": "Megatron's pretrain_gpt.py in the image",

@@ -95,7 +95,7 @@ class Preset:
     """Keys that must be absolute paths in a job, if they are set, with the meaning of each."""
     uses: tuple[str, ...] = ()
     """Keys that most programs have no use for, and that this one has."""
-    memory: Literal["megatron", "sharded"] | None = None
+    memory: Callable[[Config], Literal["megatron", "sharded"] | None] = lambda _config: None
     """How the program divides the model, which decides the least memory that it needs; None: not known."""
     only_data_parallel: bool = False
     """Whether the program ignores the degrees of parallelism in section compute."""

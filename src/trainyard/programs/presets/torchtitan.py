@@ -71,7 +71,7 @@ PRESET = Preset(
     problems,
     launcher="torchrun",
     checkpoints="step-*/",
-    memory="sharded",
+    memory=lambda _config: "sharded",
     uses=("compute.tensor_parallel", "compute.pipeline_parallel", "compute.context_parallel"),
     required={
         "program.preset": "torchtitan's module and configuration, such as llama3.llama3_8b",

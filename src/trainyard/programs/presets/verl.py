@@ -130,7 +130,7 @@ PRESET = Preset(
     checkpoints="global_step_*/",
     option=("", "="),
     switches=False,
-    memory="sharded",
+    memory=lambda _config: "sharded",
     only_data_parallel=True,
     uses=("compute.tensor_parallel", "compute.cpu_offload"),  # vLLM alone uses the degree
     # Defaults for GSM8K: verl's own example has these lengths, rates and KL term. Four GPUs answer 64
