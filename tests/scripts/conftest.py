@@ -1,7 +1,6 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -171,16 +170,3 @@ def save(layout: RunDirectory, step: int, *, recorded: bool = True) -> str:
     if recorded:
         append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
     return digest
-
-
-@pytest.fixture
-def change_run() -> Callable[..., None]:
-    """Rewrites keys of a run's `run.json`; None removes one."""
-
-    def change(layout: RunDirectory, **changes: Any) -> None:
-        run = json.loads(layout.run_file.read_text()) | changes
-        layout.run_file.write_text(
-            json.dumps({key: value for key, value in run.items() if value is not None})
-        )
-
-    return change
