@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from tests import warm_start
 
-ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).parent / "plain_trainer.py"
 RESUME = 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]'
 STEPS, SAVES = 6, (2, 4, 6)
