@@ -15,6 +15,8 @@ import pytest
 from tests import warm_start
 from tests.answering import Answer, answering
 
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.commands import run_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
@@ -101,6 +103,14 @@ def finished_run(tmp_path: Path) -> RunDirectory:
     layout = RunDirectory(tmp_path / "runs" / RUN_ID)
     write_finished_run(layout, finished=time.time())
     return layout
+
+
+@pytest.fixture
+def store(finished_run: RunDirectory, tmp_path: Path) -> str:
+    """The address of a store that has the finished run as number 7."""
+    url = (tmp_path / "store").as_uri()
+    sync_run(open_store(url), finished_run, 7)
+    return url
 
 
 def write_finished_run(
