@@ -85,7 +85,7 @@ def test_an_unknown_cluster_is_none(aws: str) -> None:
         access_by_name("no-such", REGION)
 
 
-def test_the_list_shows_eks_and_hyperpod(aws: str, tmp_path: Path) -> None:
+def test_the_list_shows_eks_and_hyperpod_and_its_nodes_are_known(aws: str, tmp_path: Path) -> None:
     make_eks(aws, "plain")
     name = make_hyperpod(aws)
     environment = {**os.environ, "HOME": str(tmp_path)}
@@ -99,12 +99,8 @@ def test_the_list_shows_eks_and_hyperpod(aws: str, tmp_path: Path) -> None:
     assert pod["instance_groups"][0]["instance_type"] == "ml.p5.48xlarge"
     text = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment, check=True)
     assert "workers" in text.stdout
-
-
-def test_hyperpod_nodes_are_listed(aws: str) -> None:
-    nodes = HyperPod(REGION).nodes(make_hyperpod(aws))
-    assert len(nodes) == 2
-    assert {node["InstanceGroupName"] for node in nodes} == {"workers"}
+    nodes = HyperPod(REGION).nodes(name)
+    assert [node["InstanceGroupName"] for node in nodes] == ["workers"] * 2
 
 
 @pytest.fixture
@@ -139,7 +135,6 @@ def test_a_token_is_a_signed_question_who_we_are(aws: str) -> None:
     assert f"/{REGION}/sts/aws4_request" in query["X-Amz-Credential"][0]
     assert "not-a-secret" not in url
     assert query["X-Amz-Signature"] == [signature(url, "plain")]
-    assert signature(url, "plain") != signature(url, "another")
 
 
 def signature(url: str, cluster: str) -> str:

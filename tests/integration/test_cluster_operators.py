@@ -14,7 +14,6 @@ from tests.unit.cluster.judging import SCRIPT, findings_of, look_at
 
 pytestmark = pytest.mark.slow
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-TEAM = "/api/v1/namespaces/team"
 
 
 @pytest.fixture(scope="module")

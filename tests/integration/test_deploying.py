@@ -154,21 +154,6 @@ def test_the_pods_of_each_kind_are_as_planned(kind: str, sent: dict[str, list[di
     assert len({pod["spec"]["nodeName"] for pod in sent[kind]}) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_job_is_taken_up_and_another_of_its_name_left_alone(
-    kind: str, sent: dict[str, list[dict[str, Any]]], deploy: Deploy
-) -> None:
-    again = send(deploy, kind)
-    # KWOK ends the submitter of a RayJob at once, and KubeRay gives up 30 s later.
-    is_over = kind.startswith("ray") and "did not reach terminal state" in again.stderr
-    assert again.returncode == (1 if is_over else 0), again.stderr
-    assert "exists already, with the same plan" in again.stderr
-    other = send(deploy, kind, nodes=1)
-    assert other.returncode == 2
-    assert "already exists, with another plan (" in other.stderr
-    assert "nodes" in other.stderr
-
-
 def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Deploy) -> None:
     given = ("--kind", "raycluster", "--ray-cluster", "mine", "--job-name", "on-mine", "--num-nodes", "2")
     shown = deploy(*given[:2], *given[4:], "--dry-run")
@@ -215,46 +200,6 @@ def test_a_job_that_has_ended_already_is_told_as_it_ended(
     assert again.returncode == code, again.stderr
     assert words in again.stderr
     plane.request("DELETE", f"{JOBS['pytorchjob']}/ended-{pod_code}", {"propagationPolicy": "Background"})
-
-
-def test_a_colleagues_job_of_the_same_name_outlives_the_deletion_of_mine(plane: Any, deploy: Deploy) -> None:
-    """As the colleague: my job runs, although somebody deletes a job of its name."""
-    assert deploy("--kind", "rayjob", "--job-name", "dup").returncode == 0
-    labels = plane.request("GET", f"{JOBS['rayjob']}/dup")["metadata"]["labels"]
-    assert labels["trainyard.dev/creator"], "the API server names who sent it"
-    container = {"name": "pytorch", "image": "registry.invalid/theirs"}
-    master = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
-    body = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": "dup", "labels": {"team": "theirs"}},
-        "spec": {"pytorchReplicaSpecs": {"Master": master}},
-    }
-    theirs = plane.request("POST", JOBS["pytorchjob"], body)["metadata"]["uid"]
-
-    def runs() -> bool:
-        pods = plane.request("GET", f"{TEAM}/pods")["items"]
-        return any(
-            p["metadata"]["name"] == "dup-master-0" and p["status"]["phase"] == "Running" for p in pods
-        )
-
-    wait_for(runs, "the colleague's pod to run")
-    manage = [sys.executable, str(SCRIPT.with_name("manage_training_job.py"))]
-    where = ["--kubeconfig", str(plane.kubeconfig), "--namespace", "team"]
-
-    def delete(*options: str) -> subprocess.CompletedProcess[str]:
-        line = [*manage, "delete", "dup", "--no-logs", *options, *where]
-        return subprocess.run(line, capture_output=True, text=True, timeout=600)
-
-    mine = delete()
-    assert (mine.returncode, mine.stdout.splitlines()[0]) == (0, "deleted rayjobs/dup"), mine.stderr
-    for options, what in (((), "--kind pytorchjob"), (("--kind", "pytorchjob"), "--not-ours")):
-        refused = delete(*options)
-        assert (refused.returncode, what in refused.stderr) == (2, True), refused.stderr
-    assert plane.request("GET", f"{JOBS['pytorchjob']}/dup")["metadata"]["uid"] == theirs
-    assert runs()
-    named = delete("--kind", "pytorchjob", "--not-ours")
-    assert (named.returncode, named.stdout) == (0, "deleted pytorchjobs/dup\n"), named.stderr
 
 
 def left(plane: Any, job: str) -> list[str]:

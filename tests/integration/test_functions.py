@@ -17,7 +17,7 @@ from tests.unit.cluster.generated import Cluster, plain_eks
 from tests.unit.cluster.recorded import Misbehaviour, Recorded, serving
 
 from trainyard import functions
-from trainyard.errors import CheckFailedError, ConfigError, ServiceError, TrainyardError
+from trainyard.errors import CheckFailedError, ConfigError, TrainyardError
 from trainyard.functions import (
     build_docker_image,
     calculate_file_hash,
@@ -145,13 +145,6 @@ def test_a_cluster_is_checked_measured_and_fixed(eks: tuple[Recorded, Cluster, s
     assert manage_eks_cluster(validate_components=False, **plan)["fits"] == "now"
 
 
-def test_a_cluster_is_found_by_its_name(aws: ScriptedAws) -> None:
-    with pytest.raises((ConfigError, ServiceError), match="sagemaker-test-cluster"):
-        manage_eks_cluster(
-            cluster_name="sagemaker-test-cluster", validate_components=True, auto_fix=True, region=REGION
-        )
-
-
 def test_a_job_is_planned_without_a_cluster(project: Path) -> None:
     job: Options = {"config": CONFIG, "image_uri": IMAGE, "set": ["compute.strategy=ddp"], "dry_run": True}
     planned = deploy_training_job(
@@ -171,8 +164,6 @@ def test_a_job_is_planned_without_a_cluster(project: Path) -> None:
         deploy_training_job(node_count=2, **job)
     with pytest.raises(ConfigError, match="--cluster names a cluster by itself"):
         deploy_training_job(cluster_name="a", context="b", **job)
-    with pytest.raises(ConfigError, match="2 nodes need a volume"):
-        deploy_training_job(num_nodes=2, instance_type="ml.g5.8xlarge", **job)
 
 
 def test_a_job_is_sent_and_a_cluster_that_is_not_ready_is_refused(eks: tuple[Recorded, Cluster, str]) -> None:

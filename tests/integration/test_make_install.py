@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -339,17 +338,17 @@ def test_the_core_is_installed_alone_and_never_removes_what_trains(yard: Yard, p
     assert yard.run(*has_training).returncode == 0
 
 
-def test_uv_comes_by_pip_where_the_system_lacks_ensurepip(yard: Yard, python: str) -> None:
-    if yard.run(python, "-m", "pip", "--version").returncode:
-        pytest.skip(f"{python} has no pip")
-    yard.replace_python(knows=python, without=("ensurepip",))
-    assert "install: done: .venv" in yard.install()
-
-
-def test_uv_comes_by_another_uv_where_the_system_lacks_pip_too(yard: Yard, python: str) -> None:
+def test_uv_comes_by_pip_where_the_system_lacks_ensurepip_and_else_by_another_uv(
+    yard: Yard, python: str
+) -> None:
     yard.replace_python(knows=python, without=("ensurepip", "pip"))
-    text = yard.refuse()
-    assert "On Debian and Ubuntu: sudo apt install python3-venv." in text
+    assert "On Debian and Ubuntu: sudo apt install python3-venv." in yard.refuse()
+    if not yard.run(python, "-m", "pip", "--version").returncode:
+        yard.replace_python(knows=python, without=("ensurepip",))
+        assert "install: done: .venv" in yard.install()
+        for folder in (".venv", ".uv"):
+            shutil.rmtree(yard.root / folder)
+        yard.replace_python(knows=python, without=("ensurepip", "pip"))
     (yard.programs / "uv").symlink_to(Path(yard.variables["UV_FIND_LINKS"]) / "uv")
     assert "install: done: .venv" in yard.install()
 
@@ -384,11 +383,3 @@ def test_the_pythons_of_the_makefile_are_those_that_the_lock_is_resolved_for() -
 
     text = (REPOSITORY_ROOT / "scripts" / "install_environment.sh").read_text()
     assert "{} <= sys.version_info[:2] <= {}".format(*SUPPORTED_PYTHON) in text
-
-
-def test_the_script_is_portable_shell() -> None:
-    shellcheck = Path(sys.executable).parent / "shellcheck"
-    done = subprocess.run(
-        [shellcheck, REPOSITORY_ROOT / "scripts/install_environment.sh"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout

@@ -218,25 +218,15 @@ def test_an_open_quote_is_refused() -> None:
         settings("model.name='my")
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("Set=training.max_steps=9", "Set is not a variable of this Makefile, which knows CONFIG SET"),
-        ("CONFGI=configs/grpo.yaml", "CONFGI is not a variable of this Makefile, which knows CONFIG"),
-        ("store=s3://bucket", "store is not a variable of this Makefile, which knows CONFIG"),
-        ("training.max_steps=9", "training.max_steps is not a variable of this Makefile, which knows"),
-    ],
-)
-@pytest.mark.parametrize("target", ["train", "help"])
-def test_a_variable_that_is_misspelt_is_refused_before_anything_starts(
-    clone: Path, target: str, word: str, said: str
-) -> None:
-    done = planned(clone, target, word)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert 'SET="a.b=1"' in done.stderr
-    assert "Nothing was started" in done.stderr
-    assert done.stdout == ""
+@pytest.mark.parametrize("word", ["Set=a.b=9", "CONFGI=a.yaml", "store=s3://bucket", "training.max_steps=9"])
+def test_a_variable_that_is_misspelt_is_refused_before_anything_starts(clone: Path, word: str) -> None:
+    for target in ("train", "help"):
+        done = planned(clone, target, word)
+        assert (done.returncode, done.stdout) == (2, "")
+        name = word.partition("=")[0]
+        assert f"{name} is not a variable of this Makefile, which knows CONFIG" in done.stderr
+        assert 'SET="a.b=1"' in done.stderr
+        assert "Nothing was started" in done.stderr
 
 
 def test_variables_of_other_programs_pass(clone: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
 from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.errors import ConfigError, NumberTakenError, RunConflictError, ServiceError, VerificationError
+from trainyard.errors import NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways import bounded_calls
 
 MIB = 1 << 20
@@ -185,26 +185,6 @@ def test_a_file_that_changes_after_it_was_hashed_is_not_stored(weed: Any, tmp_pa
     with pytest.raises(VerificationError, match="received other bytes than were sent"):
         upload.commit()
     assert store.describe("a") is None
-
-
-def test_a_wrong_secret_key_is_named(weed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    store = open_store(f"s3://{weed.new_bucket()}")
-    with pytest.raises(ServiceError, match="refuses the AWS credentials: the secret key does not belong"):
-        store.put_new("a", b"", metadata={})
-
-
-def test_a_missing_bucket_is_named(server: Any) -> None:
-    with pytest.raises(ServiceError, match="bucket no-such-bucket does not exist"):
-        list(open_store("s3://no-such-bucket").list_objects(""))
-    with pytest.raises(ServiceError, match="bucket no-such-bucket does not exist"):
-        open_store("s3://no-such-bucket").put_new("a", b"", metadata={})
-
-
-def test_an_impossible_number_of_attempts_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "many")
-    with pytest.raises(ConfigError, match="AWS_MAX_ATTEMPTS"):
-        open_store("s3://some-bucket")
 
 
 def test_an_object_is_read_from_a_start_and_nothing_beyond_its_end(store: Store) -> None:

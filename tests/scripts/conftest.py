@@ -1,7 +1,6 @@
 """A small run directory, and scripts run as people run them, outside any workflow of the machine."""
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import pytest
 from tests import warm_start
 from tests.answering import Answer, answering
 
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.commands import run_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
@@ -104,6 +105,14 @@ def finished_run(tmp_path: Path) -> RunDirectory:
     return layout
 
 
+@pytest.fixture
+def store(finished_run: RunDirectory, tmp_path: Path) -> str:
+    """The address of a store that has the finished run as number 7."""
+    url = (tmp_path / "store").as_uri()
+    sync_run(open_store(url), finished_run, 7)
+    return url
+
+
 def write_finished_run(
     layout: RunDirectory, *, steps: int = STEPS, saves: tuple[int, ...] = (10, STEPS), finished: float
 ) -> None:
@@ -171,16 +180,3 @@ def save(layout: RunDirectory, step: int, *, recorded: bool = True) -> str:
     if recorded:
         append_event(layout.events_file, "checkpoint_saved", step=step, manifest_sha256=digest)
     return digest
-
-
-@pytest.fixture
-def change_run() -> Callable[..., None]:
-    """Rewrites keys of a run's `run.json`; None removes one."""
-
-    def change(layout: RunDirectory, **changes: Any) -> None:
-        run = json.loads(layout.run_file.read_text()) | changes
-        layout.run_file.write_text(
-            json.dumps({key: value for key, value in run.items() if value is not None})
-        )
-
-    return change

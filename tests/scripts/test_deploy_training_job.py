@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.scripts.conftest import Call, Done
 from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 from tests.unit.jobs.plans import config, plan
 
@@ -17,15 +17,14 @@ from trainyard.commands.job_deploy import lock_warnings
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 IMAGE = "registry.invalid/train@sha256:" + "a" * 64
-Program = Callable[..., subprocess.CompletedProcess[str]]
-Deploy = Callable[..., subprocess.CompletedProcess[str]]
+Deploy = Callable[..., Done]
 
 
 @pytest.fixture
-def deploy(program: Program) -> Deploy:
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
+def deploy(called: Call) -> Deploy:
+    def run(*options: str) -> Done:
         given = ("--config", CONFIGS / "smoke.yaml", "--set", "compute.strategy=ddp", "--image-uri", IMAGE)
-        return program("job deploy", *given, *options)
+        return called("job deploy", *given, *options)
 
     return run
 
@@ -95,13 +94,13 @@ def written_file(name: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("example", documented_examples())
 def test_every_example_of_a_dry_run_works_as_it_is_written(
-    example: str, program: Program, tmp_path: Path
+    example: str, called: Call, tmp_path: Path
 ) -> None:
     config = str(CONFIGS / "training_configuration.yaml")
-    words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[1:]]
+    words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[3:]]
     filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE, "IMAGE": IMAGE}
     filled |= {word: written_file(word, tmp_path) for word in words if re.fullmatch(r"\w+\.yaml", word)}
-    done = program("job deploy", *(filled.get(word, word) for word in words))
+    done = called("job deploy", *(filled.get(word, word) for word in words))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("apiVersion: ")
 
@@ -117,21 +116,17 @@ def test_a_command_of_ones_own_takes_the_place_of_the_trainer(deploy: Deploy) ->
 
 def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Deploy) -> None:
     needs = ("--set", "model.path=Qwen/Qwen2.5-0.5B-Instruct", "--set", "training.epochs=null")
-    data = (
-        "--set",
-        "data.train_path=/gsm8k/train.parquet",
-        "--set",
-        "data.validation_path=/gsm8k/test.parquet",
-    )
+    files = ("data.train_path=/gsm8k/train.parquet", "data.validation_path=/gsm8k/test.parquet")
+    data = [word for file in files for word in ("--set", file)]
     sizes = ("--set", "training.batch_size=8")
     length = ("--set", "data.sequence_length=1536")  # a question, and an answer of 1,024 tokens
     own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
     place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
     done = deploy(*own, *needs, *data, *sizes, *length, *place)
     assert done.returncode == 0, done.stderr
-    files, job = yaml.safe_load_all(done.stdout)
-    assert (files["kind"], job["kind"]) == ("ConfigMap", "RayJob")
-    settings = yaml.safe_load(files["data"]["config.yaml"])["program"]["settings"]
+    made, job = yaml.safe_load_all(done.stdout)
+    assert (made["kind"], job["kind"]) == ("ConfigMap", "RayJob")
+    settings = yaml.safe_load(made["data"]["config.yaml"])["program"]["settings"]
     assert settings == "actor_rollout_ref.rollout.gpu_memory_utilization=0.6"
     assert deploy("--program-set", "a=1", *place).returncode == 2
     unknown = deploy("--recipe", "verl2", *place)

@@ -1,4 +1,4 @@
-"""The commands in examples/evaluation, really run on a checkpoint and on an exported model."""
+"""trainyard export on a trained run, and the commands of examples/evaluation on checkpoint and export."""
 
 import json
 import subprocess
@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests import warm_start
+
+from trainyard.command.handler import exit_code_of
+from trainyard.commands import export
 
 ROOT = Path(__file__).resolve().parents[2]
 PERPLEXITY, TASKS = (ROOT / "examples/evaluation" / name for name in ("perplexity.py", "lm_eval_tasks.py"))
@@ -73,8 +76,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tasks: Path) -> Path:
     return folder / "run"
 
 
-def test_perplexity_of_a_checkpoint_is_that_of_its_export(trained: Path, tmp_path: Path) -> None:
-    assert run("export", "--run-dir", trained, "--to", tmp_path / "model").returncode == 0
+def test_an_export_says_what_it_wrote_and_has_the_perplexity_of_its_checkpoint(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--run-dir", str(trained), "--to", str(tmp_path / "model")]
+    assert exit_code_of(lambda: export.main([*words, "--dry-run", "--json"])) == 0
+    assert not (tmp_path / "model").exists()
+    planned = json.loads(capsys.readouterr().out)
+    done = run("export", *words, "--json")
+    assert done.returncode == 0 and "step 2: " in done.stderr, done.stderr
+    facts = json.loads(done.stdout)
+    files = {file["path"]: file["size"] for file in facts.pop("files")}
+    assert facts == planned
+    assert (facts["step"], facts["dtype"], facts["weights"]) == (2, "float32", ["model.safetensors"])
+    assert files == {path.name: path.stat().st_size for path in (tmp_path / "model").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
+    assert exit_code_of(lambda: export.main(words)) == 2
+    assert "exists already" in capsys.readouterr().err
     (tmp_path / "held_out.txt").write_text(TEXT * 3)
     found = []
     for model in (trained / "checkpoints/step-00000002", tmp_path / "model"):

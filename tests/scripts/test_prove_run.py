@@ -1,7 +1,6 @@
 """trainyard prove against a store in a folder: green only when all five parts hold."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +115,6 @@ def test_the_store_of_another_runs_proof_is_not_used(
     path.write_text(path.read_text().replace('"run_id": "', '"run_id": "another-'))
     assert called(*words).returncode == 1
     assert failing(proof_of(stored_run)) == ["stored"]
-
-
-def test_the_store_of_the_configuration_is_used(
-    called: Call, finished_run: RunDirectory, store: str, change_run: Callable[..., None]
-) -> None:
-    text = finished_run.config_file.read_text().replace("store: null", f"store: {store}")
-    finished_run.config_file.write_text(text)
-    import hashlib
-
-    change_run(finished_run, config_sha256=hashlib.sha256(text.encode()).hexdigest())
-    sync_run(open_store(store), finished_run, None)
-    assert called("prove", "--run-dir", finished_run.path).returncode == 0
 
 
 def test_a_store_without_the_run_is_not_proven(called: Call, finished_run: RunDirectory, store: str) -> None:

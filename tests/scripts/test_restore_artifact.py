@@ -4,20 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from tests.scripts.conftest import RUN_ID, Call
 
-from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.upload.sync import sync_run
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-
-
-@pytest.fixture
-def store(finished_run: RunDirectory, tmp_path: Path) -> str:
-    url = (tmp_path / "store").as_uri()
-    sync_run(open_store(url), finished_run, 7)
-    return url
 
 
 def test_a_run_is_planned_restored_and_proven_again(

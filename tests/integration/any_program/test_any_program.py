@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from tests import warm_start
 
-ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).parent / "plain_trainer.py"
 RESUME = 'program.resume=[--resume_from_checkpoint, "{checkpoint}"]'
 STEPS, SAVES = 6, (2, 4, 6)
@@ -433,21 +432,3 @@ def test_checkpoints_of_another_run_in_the_same_folder_do_not_count(repository: 
     assert repository.records("events")[0]["event"] == "started"
     assert "out/checkpoint-8 is of an earlier run" in done.stderr
     assert "Slack" not in done.stdout + done.stderr and "slack" not in done.stderr
-
-
-def test_several_processes_are_started_by_torchrun(repository: Repository) -> None:
-    (repository.folder / "train.py").write_text(
-        "import os, runpy, sys\n"
-        "if os.environ['RANK'] == '0':\n    runpy.run_path('plain.py', run_name='__main__')\n"
-    )
-    (repository.folder / "plain.py").write_text(TRAINER.read_text())
-    repository.git("add", "-A")
-    repository.git("commit", "-q", "-m", "Several")
-    repository.set += ["program.processes=2"]
-
-    found = repository.proven()
-
-    assert found["exit_code"] == 0, found
-    run = json.loads((repository.folder / "runs/a/run.json").read_text())
-    assert run["hardware"] == {"world_size": 2, "local_world_size": 2}
-    assert "2 processes on one machine" in parts_of(found)["network"]["evidence"]

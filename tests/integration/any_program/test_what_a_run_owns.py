@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.any_program.test_any_program import RESUME, TRAINER, Repository
+from tests.integration.any_program.test_any_program import TRAINER, Repository, repository
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.artifacts.verify.verify import verify_run
 
+__all__ = ["repository"]
 PROGRAM = (sys.executable, "train.py")
 
 
@@ -74,18 +75,12 @@ class Owner(Repository):
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> Owner:
-    folder = tmp_path / "work"
-    (folder / "data").mkdir(parents=True)
-    (folder / "data" / "tokens.txt").write_text("1 2 3")
+def owner(repository: Repository) -> Owner:
+    found = Owner(repository.folder, set=repository.set)
     note = "open('starts', 'a').write(str(os.getpid()) + '\\n')\nparser = argparse"
-    (folder / "train.py").write_text(TRAINER.read_text().replace("parser = argparse", note, 1))
-    (folder / "requirements.txt").write_text("numpy==2.0.0\n")
-    (folder / ".gitignore").write_text("out/\ndied\nstarts\ntrainyard-store/\n")
-    found = Owner(folder, set=["program.data=[data]", RESUME])
-    found.git("init", "-q")
-    found.git("add", "-A")
-    found.git("commit", "-q", "-m", "Train")
+    (found.folder / "train.py").write_text(TRAINER.read_text().replace("parser = argparse", note, 1))
+    (found.folder / ".gitignore").write_text("out/\ndied\nstarts\ntrainyard-store/\n")
+    found.git("commit", "-q", "-am", "Note each start")
     return found
 
 

@@ -27,6 +27,8 @@ from trainyard.run.identity import collect_provenance
 ROOT = Path(__file__).resolve().parents[3]
 GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
 STEPS = 8
+NEXT = -1
+"""Instead of a step: the next one."""
 ARCHITECTURE = {
     "hidden_size": 16,
     "intermediate_size": 32,
@@ -38,12 +40,12 @@ ARCHITECTURE = {
 
 
 class StopAt:
-    """A listener that asks for a stop once the row of `step` is written."""
+    """A listener that requests a stop once the row of `step` is written; NEXT: after one more step."""
 
     def __init__(self, step: int | None) -> None:
         from trainyard.training.runtime.stop_signals import StopRequest
 
-        self.step, self.stop = step, StopRequest(None)
+        self.step, self.stop = step, StopRequest(0.0 if step == NEXT else None)
 
     def on_row(self, row: dict[str, Any]) -> None:
         if row["step"] == self.step:
@@ -74,7 +76,13 @@ class Yard:
         return RunDirectory(self.path / "run")
 
     def train(
-        self, *, stop_at: int | None = None, keep_last: int = 2, seed: int = 42, shared: bool = True
+        self,
+        *,
+        stop_at: int | None = None,
+        resume: str = "auto",
+        steps: int = STEPS,
+        seed: int = 42,
+        shared: bool = True,
     ) -> None:
         """Train or resume the run; with `stop_at`, until that step."""
         # Importing torch takes seconds; a process that only judges runs does without it.
@@ -82,13 +90,13 @@ class Yard:
         from trainyard.training.loop import train
         from trainyard.training.run.run_context import Request
 
-        config = _config(self.path.parent, keep_last=keep_last, seed=seed, shared=shared)
+        config = _config(self.path.parent, steps=steps, seed=seed, shared=shared)
         facts = collect_provenance(
             GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml")
         )
         listener = StopAt(stop_at)
         data = prepare_data(config.data, config.model)
-        request = Request(config, self.run, data, "auto", f"id-of-{self.path.name}", facts)
+        request = Request(config, self.run, data, resume, f"id-of-{self.path.name}", facts)
         try:
             train(request, stop=listener.stop, listener=listener)
         except StoppedError:
@@ -233,13 +241,13 @@ def script(name: str) -> Any:
     return importlib.import_module(f"trainyard.commands.{name}")
 
 
-def _config(base: Path, *, keep_last: int, seed: int, shared: bool) -> Config:
+def _config(base: Path, *, steps: int, seed: int, shared: bool) -> Config:
     return Config.model_validate(
         {
             "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
             "training": {
                 "batch_size": 2,
-                "max_steps": STEPS,
+                "max_steps": steps,
                 "validation_steps": 4,
                 "validation_batches": 1,
                 "learning_rate": 1e-2,
@@ -252,7 +260,7 @@ def _config(base: Path, *, keep_last: int, seed: int, shared: bool) -> Config:
                 "prepared_directory": str(base / "prepared"),
                 "sequence_length": 16,
             },
-            "checkpointing": {"save_steps": 4, "keep_last": keep_last, "shared": shared},
+            "checkpointing": {"save_steps": 4, "keep_last": 2, "shared": shared},
             "monitoring": {"log_steps": 2, "tensorboard": False},
         }
     )
