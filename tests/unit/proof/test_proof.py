@@ -527,6 +527,7 @@ def test_retries_are_counted_from_the_events(events: list[Any], words: str) -> N
 
 REJECTED = [{"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} for word in "ab"]
 DIRTY = {"commit": "3f2c1ab" + "0" * 33, "dirty": True}
+EIGHT = {"world_size": 8, "local_world_size": 8}
 HASHED = DIRTY | {"diff_sha256": "ab12" + "0" * 60}
 IMAGE, PARENT = {"image_digest": "sha256:0c4d" + "0" * 60}, {"manifest_sha256": "aaaa" + "0" * 60}
 
@@ -542,7 +543,7 @@ def skipping(value: Any) -> list[dict[str, Any]]:
 
 HOLD: list[tuple[str, dict[str, Any], str]] = [
     ("trained", {"rows": skipping(0)}, "every loss finite"),
-    ("network", {"run": with_(hardware={"world_size": 8, "local_world_size": 8})}, "8 processes on one"),
+    ("network", {"run": with_(hardware=EIGHT)}, "8 processes on one machine: no network was used"),
     ("repeatable", {"run": with_(git=HASHED)}, "commit 3f2c1ab (dirty, difference ab12…)"),
     ("repeatable", {"run": with_(**IMAGE, parent=PARENT)}, "image 0c4d…, parent aaaa…, seed 42"),
     ("repeatable", {"recomputed": Recomputed(image_note="r holds it")}, "seed 42; r holds it"),
