@@ -14,6 +14,18 @@ from trainyard.artifacts.verify.comparison import Depth
 from trainyard.run.identity import write_outcome
 
 
+def test_runs_are_listed_with_their_checkpoints(make_run: Callable[..., Any], store: Store) -> None:
+    sync_run(store, make_run("one"), 1)
+    sync_run(store, make_run("two", steps=(300,)), 2)
+    one, two = list_runs(store, [1, 2], judge=lambda *_: ())
+    assert one.ok
+    assert two.ok
+    text = inventory_table([one, two])
+    assert "run-1" in text or "1" in text.split()
+    assert "300" in text
+    assert [len(run.to_json()["checkpoints"]) for run in (one, two)] == [2, 1]
+
+
 def test_many_runs_take_one_listing_and_the_newest_are_read_and_judged(
     make_run: Callable[..., Any], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,9 @@ def test_a_whole_run_is_proven_with_its_evidence() -> None:
         ("stored", "6 of 6 objects: SHA-256 equal on disk, in the store and in the manifest", None),
         ("repeatable", "commit 3f2c1ab (clean), lock 91be…, config 77d0…, data e01c…, seed 42", None),
     ]
+    saved = proof.to_json(now=0.0)
+    assert saved["proven"] is True
+    assert [(p["name"], p["passed"]) for p in saved["parts"]] == [(p.name, True) for p in proof.parts]
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

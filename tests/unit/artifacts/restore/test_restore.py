@@ -259,6 +259,13 @@ def test_what_is_there_is_never_replaced(store: Store, run: RunDirectory, target
             restore.restore(store, ALL, name)
 
 
+def test_a_plan_changes_nothing(store: Store, run: RunDirectory, target: Path) -> None:
+    plan = restore.plan_restore(store, NEWEST, target)
+    assert (plan.steps, plan.files) == ((200,), 9)
+    assert "nothing was changed" in plan.text()
+    assert not target.parent.exists()
+
+
 def test_two_restores_to_one_directory_do_not_mix(store: Store, run: RunDirectory, target: Path) -> None:
     with (
         restore._lock_directory(work(target)),

@@ -1,5 +1,6 @@
 """The plan of a sync."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,15 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import RunConflictError
 
 
+def test_a_plan_changes_nothing(store: Store, folder: Path, make_run: Any) -> None:
+    plan = preview_run(store, make_run(), None)
+    assert (plan.run_number, len(plan.send), plan.there) == (1, 11, ())
+    assert plan.bytes > 10_000
+    assert not folder.exists()
+    assert "send     run-1/checkpoint-200/__0_0.distcp" in plan.text()
+    assert plan.to_json()["run_number"] == 1
+
+
 def test_a_plan_sends_only_what_is_new(store: Store, make_run: Any) -> None:
     run = make_run()
     sync_run(store, run, None)
@@ -18,6 +28,12 @@ def test_a_plan_sends_only_what_is_new(store: Store, make_run: Any) -> None:
     plan = preview_run(store, run, None)
     assert {key for key in plan.send if "checkpoint-300" in key} == set(plan.send[:3])
     assert len(plan.there) == 9
+
+
+def test_a_plan_names_what_is_not_whole(store: Store, make_run: Any) -> None:
+    run = make_run()
+    (run.checkpoint(200) / ".metadata").unlink()
+    assert "checkpoint-200 was not uploaded" in preview_run(store, run, 1).text()
 
 
 def test_a_plan_for_another_runs_number_is_refused(store: Store, make_run: Any) -> None:

@@ -196,6 +196,31 @@ def flatten(value: Any) -> list[Any]:
     return [leaf for inner in value for leaf in flatten(inner)] if isinstance(value, list) else [value]
 
 
+def test_reports_are_saved_in_the_format_of_the_suffix(new_run: NewRun, tmp_path: Path) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    starts = {"r.json": '{\n  "schema_version": 1', "r.md": "### ", "r.txt": "TRAINING PROGRESS"}
+    starts |= {"r.HTML": "<!DOCTYPE html>"}
+    for name, start in starts.items():
+        dashboard.save_report(str(tmp_path / "new" / name))
+        assert (tmp_path / "new" / name).read_text().startswith(start)
+
+
+def test_the_report_is_printed(new_run: NewRun, capsys: pytest.CaptureFixture[str]) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    dashboard.print_report()
+    assert capsys.readouterr().out == dashboard.generate_text_report()
+
+
+def test_several_runs_make_one_document(new_run: NewRun) -> None:
+    dashboard = TrainingDashboard(str(new_run().train(10).succeed().path))
+    assert render_dashboards([dashboard] * 2, Format.TEXT).count("TRAINING PROGRESS REPORT") == 2
+    assert len(json.loads(render_dashboards([dashboard] * 2, Format.JSON))["runs"]) == 2
+    assert render_dashboards([dashboard] * 2, Format.HTML).count('<details class="card run">') == 2
+    summary = render_dashboards([dashboard] * 2, Format.MARKDOWN)
+    assert summary.startswith("### Compared: ")
+    assert summary.count("### ") == 3
+
+
 def test_several_runs_are_compared_before_their_reports(new_run: NewRun) -> None:
     short = new_run().train(40).succeed().path.rename("short")
     boards = [TrainingDashboard(str(path)) for path in (short, new_run().train(80).succeed().path)]
