@@ -75,6 +75,12 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     assert [each.variable for each in cluster.missing_settings] == names
 
 
+@each_case("text", ["ml-runs", "s3://-x", "file:///", " "])
+def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
+        plan_run(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
+
+
 def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
     told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
     plan = plan_run(smoke, variables=told, target=Target.EKS)

@@ -576,7 +576,8 @@ def test_each_part_judges_its_own_records(name: str, records: dict[str, Any], wo
 
 
 def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
-    events = [STARTED, REJECTED[0], resumed(500, manifest_sha256="a" * 64), REJECTED[1], SAVED, FINISHED]
+    again = resumed(500, manifest_sha256="a" * 64)
+    events: list[Any] = [STARTED, REJECTED[0], again, REJECTED[1], SAVED, FINISHED]
     stored = part(judge(events=events, found=Found(checkpoints={})), "stored")
     assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 

@@ -53,6 +53,15 @@ def test_a_directory_with_a_manifest_goes_by_its_step(store: Store, make_run: An
     assert verify_run(store, 42, depth=Depth.FULL).ok
 
 
+def test_a_directory_without_one_goes_whole_and_a_missing_one_is_named(
+    store: Store, checkpoint: Path, metrics: Path
+) -> None:
+    sync(store, checkpoint.parent, metrics)
+    assert store.describe("run-42/checkpoint/latest.pt") is not None
+    with pytest.raises(ConfigError, match="there is no such file"):
+        sync(store, checkpoint.with_name("none"), metrics)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_name_that_no_store_can_hold_is_refused(
     store: Store, checkpoint: Path, metrics: Path, whole: bool

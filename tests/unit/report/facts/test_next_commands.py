@@ -1,11 +1,17 @@
 """The suggested commands can be pasted into a shell unchanged."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from trainyard.report.facts import next_commands
+
+
+@pytest.mark.parametrize("name", ["runs/a", "/mnt/my runs/it's; rm -rf $HOME"])
+def test_a_directory_of_any_name_stays_one_word(name: str) -> None:
+    assert shlex.split(next_commands.prove_command(Path(name)))[3] == name
 
 
 def test_the_tensorboard_of_this_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from trainyard.report.terminal.phase import PhaseDisplay
+from trainyard.report.terminal.phase import PhaseDisplay, bar
 
 WIDTHS = (19, 39, 79, 119)
 GB = 1_000_000_000
@@ -132,3 +132,7 @@ def test_the_next_work_starts_from_zero(caplog: pytest.LogCaptureFixture) -> Non
         display.log_progress()
     assert not caplog.records
     assert display.line(79).endswith("hashing")
+
+
+def test_the_bar_always_has_the_same_width() -> None:
+    assert {len(bar(share)) for share in (0.0, 0.01, 0.5, 0.999, 1.0, 2.0)} == {18}
