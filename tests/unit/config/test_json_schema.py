@@ -20,10 +20,6 @@ def valid(value: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(configuration_schema()).is_valid(value))
 
 
-def test_it_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(configuration_schema())
-
-
 def test_an_outside_tool_takes_every_shipped_file_and_refuses_a_misspelt_key(tmp_path: Path) -> None:
     def check(*files: Path) -> subprocess.CompletedProcess[str]:
         tool = [sys.executable, "-m", "check_jsonschema", "--schemafile", str(PUBLISHED), *map(str, files)]

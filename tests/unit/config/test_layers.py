@@ -66,16 +66,6 @@ def test_a_base_is_found_relative_to_the_file_that_names_it(write_files: Write) 
     assert load_config(path.absolute()).config == load_config(path).config
 
 
-def test_the_same_base_by_two_ways_is_no_cycle(write_files: Write) -> None:
-    files = {"n0.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n"}
-    files |= {
-        "l.yaml": "extends: n0.yaml\n",
-        "r.yaml": "extends: n0.yaml\n",
-        "n.yaml": "extends: [l.yaml, r.yaml]\n",
-    }
-    assert load_config(write_files(files)).config.model.name == "x"
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

@@ -47,8 +47,6 @@ HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
     [
         ([], 2, "compute.strategy is single, which is for one process, not for 2"),
         (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
-        (["recipe=grpo"], 1, 'got "grpo"'),
-        (["training.bach_size=3"], 2, "bach_size"),
     ],
 )
 def test_what_every_process_would_refuse_is_refused_before_them(

@@ -80,30 +80,24 @@ def test_a_value_that_only_its_name_gives_away_is_found(name: str, place: str) -
             assert secret_value_kind(PLACES[place]("A_THING", value).encode()) is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "aws configure set aws_secret_access_key {0}",
-        '{{"Credentials": {{"SecretAccessKey": "{0}", "Expiration": 1}}}}',
-        "const a = {{ secretAccessKey: '{0}' }}",
-        'boto3.client("s3", aws_secret_access_key="{0}")',
-    ],
-)
-def test_a_secret_key_of_aws_is_found_in_the_words_of_its_tools(line: str) -> None:
-    assert secret_value_kind(line.format(random_text(BASE64, 40, 2)).encode()) == "a secret key of AWS"
+AWS, WANDB = ("a secret key of AWS", BASE64), ("a key of W&B", HEX)
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "key"),
     [
-        "RUN wandb login {0}",
-        "wandb login --relogin {0}",
-        'wandb.login(key="{0}")',
-        "WANDB_API_KEY=local-{0}",
+        ("aws configure set aws_secret_access_key {0}", AWS),
+        ('{{"Credentials": {{"SecretAccessKey": "{0}", "Expiration": 1}}}}', AWS),
+        ("const a = {{ secretAccessKey: '{0}' }}", AWS),
+        ('boto3.client("s3", aws_secret_access_key="{0}")', AWS),
+        ("RUN wandb login {0}", WANDB),
+        ("wandb login --relogin {0}", WANDB),
+        ('wandb.login(key="{0}")', WANDB),
+        ("WANDB_API_KEY=local-{0}", WANDB),
     ],
 )
-def test_an_old_key_of_wandb_is_found_in_the_words_of_its_tools(line: str) -> None:
-    assert secret_value_kind(line.format(random_text(HEX, 40)).encode()) == "a key of W&B"
+def test_a_key_without_a_form_is_found_in_the_words_of_its_tools(line: str, key: tuple[str, str]) -> None:
+    assert secret_value_kind(line.format(random_text(key[1], 40, 2)).encode()) == key[0]
 
 
 KEY_PLACES: dict[str, Callable[[str], str]] = {
@@ -153,37 +147,22 @@ HARMLESS = {
     "TOKENIZERS_PARALLELISM": "false",
     "MAX_TOKENS": "2048",
     "PAD_TOKEN": "<pad>",
-    "PAD_TOKEN_ID": "128001",
-    "EOS_TOKEN": "<|end_of_text|>",
-    "UNK_TOKEN": "<unk>",
-    "IMAGE_TOKEN": "<image>",
     "PLACEHOLDER_TOKEN": "<my-concept>",
     "INITIALIZER_TOKEN": "sculpture",
-    "SPECIAL_TOKENS": "<s> </s>",
     "TOKENIZER_PATH": "/models/tokenizer.json",
-    "TOKENIZER_NAME": "meta-llama/Llama-3.1-8B",
     "MAX_KEY_LENGTH": "64",
-    "NUM_KEY_VALUE_HEADS": "8",
     "COST_PER_TOKEN": "0.000002",
-    "BYTES_PER_TOKEN": "2",
-    "TOKENS_PER_SECOND": "1000000",
     "NUM_TOKENS": "300000000000",
     "KEY": "value",
     "CACHE_KEY": _HASH,
-    "SORT_KEY": "name",
-    "PRIMARY_KEY": "id",
     "KMS_KEY_ID": f"arn:aws:kms:us-east-1:123456789012:key/{uuid.UUID(int=2**127 + 3)}",
     "PUBLIC_KEY": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA" + random_text(ALNUM, 43),
     "HF_TOKEN_PATH": "/run/secrets/hf",
     "SECRET_NAME": "hugging-face",
-    "SECRET_ARN": "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf",
-    "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/secrets/eks.amazonaws.com/serviceaccount/token",
     "TRAINYARD_SIGNING_KEY_FILE": "/keys/signing.pem",
     "PASSWORD_FILE": "/run/secrets/password",
     "SECRETARY": "Ms Key",
-    "KEYBOARD": "us",
     "MONKEY": "banana",
-    "SSH_KEY_PATH": "~/.ssh/id",
     "GIT_COMMIT": _HASH[:40],
     "TORCH_SHA256": _HASH,
     "IMAGE": f"python@sha256:{_HASH}",
@@ -199,14 +178,9 @@ HARMLESS = {
     "BRANCH_OLD": "task-sk-" + random_text(ALNUM, 48, 1),
     "SLACK_EMOJI": "xoxd-hugs-and-kisses-from-the-whole-of-the-training-team-to-all",
     "MAX_API_KEYS": "3",
-    "NUM_PASSWORDS": "1000",
-    "TOTAL_TOKENS": "300000000000",
     "TRAIN_TOKENS": "1000000000",
-    "OPENAI_MAX_TOKENS": "4096",
     "IMAGE_PULL_SECRET": "registry-login",
-    "IMAGE_PULL_SECRETS": "registry-login",
     "SORT_KEYS": "a,b",
-    "CACHE_KEYS": "a,b",
     **{
         f"{word}_TOKEN": "<|x|>"
         for word in ("BEGIN", "SEPARATOR", "CLASS", "IGNORE", "QUERY", "POOL", "REGISTER")

@@ -50,29 +50,16 @@ def test_what_only_yaml_1_1_takes_for_something_else_is_text(text: str) -> None:
     assert plain_value(text) == text
 
 
-def test_quotes_and_block_scalars_make_text() -> None:
-    node: Any = yaml.compose("[\"5\", 'true', !!str 5]", Loader=CoreLoader)
-    assert [value_of(item.tag, item.value) for item in node.value] == ["5", "true", "5"]
-
-
 @each_case(
-    "text",
+    "value",
     [
         "5e-5", "1e3", "012", "08", "0o7", "yes", "on", "~", "", "null", "1:30", "2026-01-01", ".inf",
         ".nan", "=", "<<", "a: b", "# x", "- x", "tab\there", "line\nbreak", "trailing ", "é…\u2028",
         "\u202e", "'\"", "[a", "%x", "\x07",
+        5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70,
     ],
 )  # fmt: skip
-def test_text_that_looks_like_something_else_is_dumped_so_that_every_reader_sees_text(text: str) -> None:
-    out = dump_values({"key": text})
-    assert yaml.safe_load(out) == {"key": text}
-    node: Any = yaml.compose(out, Loader=CoreLoader)
-    value = node.value[0][1]
-    assert value_of(value.tag, value.value) == text
-
-
-@each_case("value", [5e-5, 1e22, 1e-8, 0.1, 1.0, -0.0, 3, True, None, 2**70])
-def test_numbers_are_dumped_so_that_every_reader_sees_the_same_number(value: Any) -> None:
+def test_text_and_numbers_are_dumped_so_that_every_reader_sees_the_same(value: Any) -> None:
     out = dump_values({"key": value})
     assert yaml.safe_load(out) == {"key": value}
     node: Any = yaml.compose(out, Loader=CoreLoader)
@@ -113,13 +100,8 @@ def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) ->
             "1: not valid YAML: a second colon, or wrong indentation; "
             "text with a colon and a space needs quotes",
         ),
-        ("a:\n  b: 1\n c: 2\n", "3: not valid YAML: did not find expected key"),
         ("a: [1,\nb: 2\n", "3: not valid YAML: did not find expected ',' or ']'"),
-        ('a: "x\nb: 1\n', "3: not valid YAML: found unexpected end of stream"),
-        ("a: 1\nb: *c\n", "2: not valid YAML: found undefined alias"),
-        ("a: @x\n", "1: not valid YAML: found character that cannot start any token"),
         ("a: 1\n---\nb: 2\n", "3: a second document starts here; a file holds one"),
-        ("%YAML 9.9\n---\na: 1\n", "1: not valid YAML: found incompatible YAML document"),
         ("a: \ufffe\n", " not valid YAML: control characters are not allowed"),
     ],
 )
@@ -265,13 +247,9 @@ def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path) -> None:
     (folder / "configs/smoke.json").touch()
     nearest = {
         "configs/smok.yaml": "configs/smoke.yaml",
-        "config/smoke.yaml": "configs/smoke.yaml",
-        "configs/smoke": "configs/smoke.yaml",
         "configs/smoke.yml": "configs/smoke.yaml",
-        "smoke": "configs/smoke.yaml",
         "smoke.yaml": "configs/smoke.yaml",
         "llama-3.1-8b": "configs/models/llama-3.1-8b.yaml",
-        "configs/llama-3.1-8b": "configs/models/llama-3.1-8b.yaml",
         "zzz.yaml": "",
         "no/such/folder/a.yaml": "",
     }

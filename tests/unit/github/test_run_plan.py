@@ -14,7 +14,7 @@ from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, pla
 from trainyard.github.target import Machine, Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
-from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover, read_segment
+from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -75,6 +75,12 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     assert [each.variable for each in cluster.missing_settings] == names
 
 
+@each_case("text", ["ml-runs", "s3://-x", "file:///", " "])
+def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
+    with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
+        plan_run(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
+
+
 def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
     told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
     plan = plan_run(smoke, variables=told, target=Target.EKS)
@@ -84,14 +90,6 @@ def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smo
         assert [
             each.variable for each in plan_run(smoke, variables=rest, target=Target.EKS).missing_settings
         ] == [name]
-
-
-@each_case(
-    "text", ["ml-runs", "s3:/ml-runs", "s3://", "s3://-x", "file://relative", "file:///", "https://x/y", " "]
-)
-def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
-    with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
-        plan_run(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
 
 
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config) -> None:
@@ -290,14 +288,3 @@ def test_a_container_is_an_image_or_what_github_takes(smoke: Config, text: str, 
 def test_a_hosted_machine_has_less_time(smoke: Config) -> None:
     hosted = STORE | {"TRAINYARD_RUNNER_LABELS": '["ubuntu-24.04"]'}
     assert (plan_run(smoke).job_minutes, plan_run(smoke, variables=hosted).job_minutes) == (480, 355)
-
-
-def test_a_segment_and_the_plan_within_the_output_are_read() -> None:
-    assert read_segment(FIRST.to_text()) == FIRST
-    handover = {
-        "inputs": {},
-        "segment": json.loads(FIRST.to_text()),
-        "store": "s3://ml-runs",
-        "most_segments": 20,
-    }
-    assert read_handover(json.dumps({"segment": "1", "plan": handover})).segment == FIRST

@@ -10,7 +10,6 @@ from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE,
 
 from trainyard.cluster import server_side_apply
 from trainyard.errors import (
-    ConfigError,
     CredentialsRefusedError,
     PermissionRefusedError,
     ServiceError,
@@ -152,6 +151,17 @@ def test_a_kind_that_was_defined_a_moment_ago_is_waited_for(cluster: MemoryClust
     assert_whole(cluster)
 
 
+def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCluster) -> None:
+    """Just after its runtime was created, Trainer 2 refuses a TrainJob with 403."""
+    denied = "admission webhook denied the request: runtime n must be created before the TrainJob is created"
+    cluster.fault("PATCH", PATHS[3], 403, times=3, message=denied)
+    submitted(cluster)
+    assert_whole(cluster)
+    cluster.fault("PATCH", PATHS[3], 403, message=denied)
+    with pytest.raises(PermissionRefusedError, match="must be created before"):
+        submitted(cluster)
+
+
 def test_a_kind_that_is_not_served_is_named(cluster: MemoryCluster) -> None:
     del cluster.served["/apis/kubeflow.org/v1"]
     with pytest.raises(
@@ -221,13 +231,6 @@ def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryClu
     cluster.fault("PATCH", PATHS[2], 401)
     with pytest.raises(CredentialsRefusedError, match="renew the credentials"):
         refusals(Api(cluster.access()), PARTS)
-
-
-@pytest.mark.parametrize("name", ["", ".", ".."])
-def test_an_object_without_a_name_is_not_its_list(name: str, cluster: MemoryCluster) -> None:
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "team"}}
-    with pytest.raises(ConfigError, match="not the name of an object"):
-        find(Api(cluster.access()), body)
 
 
 def test_the_creator_is_the_person_or_the_role_and_never_a_session_that_changes() -> None:

@@ -61,13 +61,6 @@ def test_an_exception_is_named_first_and_no_exit_code_hides_it() -> None:
         assert outcome["optimizer_steps"] == 10
 
 
-@each_case(("planned", "status"), [(None, "failed"), (5, "succeeded")])
-def test_a_training_that_vanished_needs_its_stated_steps(planned: int | None, status: str) -> None:
-    outcome = program_outcome(ProgramEnd(0, vanished="train.py"), [{"step": 5, "loss": 1.0}], planned)
-    assert outcome["status"] == status
-    assert status == "succeeded" or outcome["reason"].startswith("train.py was killed, or still ran")
-
-
 def test_a_known_cause_is_not_hidden_behind_missing_rows() -> None:
     failure = {"class": "out-of-memory", "cause": "the GPU is full", "line": "node-0.log:3"}
     for known, shows in (({}, True), (failure, False)):
@@ -133,38 +126,47 @@ def test_the_last_of_ten_steps_is_the_ninth_from_zero(
     assert (outcome["steps"], outcome.get("counts_from_zero", False)) == (last, from_zero)
 
 
-def test_a_program_that_prints_nothing_is_told_what_to_do() -> None:
-    outcome = program_outcome(ProgramEnd(0), [], None)
-
-    assert outcome["reason"].startswith("the program ended with exit code 0, and no metrics were seen: print")
+WRONG = "what is wrong with the checkpoint"
 
 
-def test_what_cannot_be_started_is_wrong_usage() -> None:
-    outcome = program_outcome(ProgramEnd(127, problem="nosuch: cannot be started"), [], None)
-
-    assert (outcome["status"], outcome["exit_code"]) == ("failed", ExitCode.USAGE)
-    assert outcome["reason"] == "nosuch: cannot be started"
-
-
-def test_a_program_that_stopped_at_the_limit_of_its_cost_has_a_checkpoint_and_is_not_continued() -> None:
-    end = ProgramEnd(0, stopped_by=COST_LIMIT, checkpoint=taken(4))
-    outcome = program_outcome(end, [{"step": 4, "loss": 1.0}], 10)
-    assert (outcome["status"], outcome["exit_code"]) == ("stopped", ExitCode.NO)
-    assert outcome["reason"].startswith("stopped by limits.cost_usd after step 4 of 10")
-
-
-@each_case("stopped_by", [None, "SIGTERM"])
-def test_a_checkpoint_that_cannot_be_the_last_state_is_a_failure_with_its_reason(
-    stopped_by: str | None,
+@each_case(
+    ("end", "step", "planned", "status", "code", "reason"),
+    [
+        (ProgramEnd(0), 0, None, "failed", ExitCode.NO, "the program ended with exit code 0, and no metrics"),
+        (ProgramEnd(127, problem="x: cannot start"), 0, None, "failed", ExitCode.USAGE, "x: cannot start"),
+        # It has a checkpoint, and is not continued.
+        (
+            ProgramEnd(0, stopped_by=COST_LIMIT, checkpoint=taken(4)),
+            4,
+            10,
+            "stopped",
+            ExitCode.NO,
+            "stopped by limits.cost_usd after step 4 of 10",
+        ),
+        # Its checkpoint cannot be the last state.
+        *(
+            (
+                ProgramEnd(0, checkpoint=taken(5000), stopped_by=by, weights=WRONG),
+                30,
+                None,
+                "failed",
+                ExitCode.NO,
+                WRONG,
+            )
+            for by in (None, "SIGTERM")
+        ),
+        # Its training vanished, and did its stated steps or not.
+        (ProgramEnd(0, vanished="a.py"), 5, 5, "succeeded", ExitCode.DONE, ""),
+        (ProgramEnd(0, vanished="a.py"), 5, None, "failed", ExitCode.NO, "a.py was killed, or still ran"),
+    ],
+)
+def test_an_end_with_a_reason_of_its_own(
+    end: ProgramEnd, step: int, planned: int | None, status: str, code: int, reason: str
 ) -> None:
-    end = ProgramEnd(0, checkpoint=taken(5000), stopped_by=stopped_by, weights="what is wrong with it")
-    outcome = program_outcome(end, [{"step": 30, "loss": 1.0}], None)
-    assert (outcome["status"], outcome["exit_code"], outcome["reason"], outcome["steps"]) == (
-        "failed",
-        1,
-        "what is wrong with it",
-        5000,
-    )
+    outcome = program_outcome(end, [{"step": step, "loss": 1.0}] if step else [], planned)
+    assert (outcome["status"], outcome["exit_code"]) == (status, code)
+    assert outcome.get("reason", "").startswith(reason)
+    assert outcome["steps"] == (end.checkpoint.step if end.checkpoint else step)
 
 
 @each_case(("source", "steps"), [(Source.OBSERVED, 5000), (Source.CHECKPOINT, 5000), (Source.GUESSED, 30)])

@@ -138,6 +138,9 @@ def test_a_whole_run_is_proven_with_its_evidence() -> None:
         ("stored", "6 of 6 objects: SHA-256 equal on disk, in the store and in the manifest", None),
         ("repeatable", "commit 3f2c1ab (clean), lock 91be…, config 77d0…, data e01c…, seed 42", None),
     ]
+    saved = proof.to_json(now=0.0)
+    assert saved["proven"] is True
+    assert [(p["name"], p["passed"]) for p in saved["parts"]] == [(p.name, True) for p in proof.parts]
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -148,7 +151,10 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield (*path, key)
 
 
-SECTIONS = [(name,) for name in ("git", "data", "hardware", "plan", "outcome")]
+SECTIONS = [
+    ("outcome", "state_sha256"),
+    *((name,) for name in ("git", "data", "hardware", "plan", "outcome")),
+]
 NEEDED = [*SECTIONS, *(path for path in leaves(proven_run()) if path[-1] != "branch")]
 
 
@@ -298,22 +304,6 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     assert trained.evidence.endswith(f"no retries; it was {words}")
 
 
-def test_a_retry_that_trained_again_is_not_called_resumed() -> None:
-    again, anew = {"event": "resumed", "step": 30}, {"event": "not_resumed", "step": 1}
-    trained = part(judge(events=[STARTED, again, anew, SAVED, FINISHED]), "trained")
-    assert trained.passed and "resumed after" not in trained.evidence
-    assert trained.evidence.endswith(
-        "it was given the checkpoint of step 30 and did not resume from it: trained again from step 1"
-    )
-
-
-def test_a_checkpoint_whose_step_is_a_guess_is_no_step_that_was_resumed_after() -> None:
-    saved = {"event": "checkpoint_saved", "step": 30, "manifest_sha256": "b" * 64, "source": "guessed"}
-    again = {"event": "resumed", "step": 30, "manifest_sha256": "b" * 64}
-    trained = part(judge(events=[STARTED, saved, again, SAVED, FINISHED]), "trained")
-    assert trained.evidence.endswith("1 retry")
-
-
 @pytest.mark.parametrize(
     ("losses", "rates", "words"),
     [
@@ -377,11 +367,6 @@ def test_the_plan_must_agree_with_the_configuration(asked: dict[str, Any], words
     assert not judge(run, settings=settings).proven
 
 
-def test_a_seed_that_differs_from_the_configuration_is_noticed() -> None:
-    repeatable = part(judge(changed("seed", to=7)), "repeatable")
-    assert repeatable.evidence == "run.json has seed 7, config.yaml has 42"
-
-
 @each_case(
     ("events", "words"),
     [
@@ -409,20 +394,6 @@ def test_the_events_must_confirm_the_outcome(events: list[Any], words: str) -> N
     assert trained.next_step == AGAIN
 
 
-def test_a_run_that_was_resumed_after_a_hang_is_proven() -> None:
-    proof = judge(events=[STARTED, HANG, FAILED, RESUMED, SAVED, FINISHED])
-    assert proof.proven
-    assert "1 retry (resumed after step 5)" in part(proof, "trained").evidence
-
-
-@pytest.mark.parametrize(
-    "digests", [None, {}, {"model": "5a0e" + "0" * 60}, {"model": "x", "optimizer": "y"}]
-)
-def test_without_digests_of_its_final_state_nothing_can_be_compared(digests: Any) -> None:
-    repeatable = part(judge(changed("outcome", "state_sha256", to=digests)), "repeatable")
-    assert repeatable.evidence == "not on record: digests of the final state"
-
-
 WHOLE = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 is whole."
 
 
@@ -441,21 +412,6 @@ def test_another_end_is_shown_with_its_reason(
     trained = part(judge(changed("outcome", to=outcome), rows=whole_rows(300)), "trained")
     assert (trained.passed, trained.evidence) == (False, evidence)
     assert "--resume auto" in str(trained.next_step)
-
-
-def test_a_killed_run_has_no_outcome_and_is_not_trained() -> None:
-    run = proven_run()
-    del run["outcome"]
-    assert part(judge(run, rows=whole_rows(300)), "trained").evidence == (
-        "no outcome on record, so the run was cut off; the last row is step 300"
-    )
-
-
-@each_case(("value", "passed"), [(0, True), (1, False), (None, False), ("0", False)])
-def test_steps_whose_loss_was_not_finite_are_no_training(value: Any, passed: bool) -> None:
-    rows = whole_rows()
-    rows[-1]["nan_steps"] = value
-    assert part(judge(rows=rows), "trained").passed is passed
 
 
 @pytest.mark.parametrize(
@@ -486,15 +442,6 @@ def test_the_proof_says_what_was_read_of_a_programs_last_weights(
     saved = SAVED | ({} if tensors is None else {"tensors": tensors})
     trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
-
-
-def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
-    older, newer = ({"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} for word in "ab")
-    resumed = {"event": "resumed", "step": 500, "manifest_sha256": "a" * 64}
-    stored = part(
-        judge(events=[STARTED, older, resumed, newer, SAVED, FINISHED], found=Found(checkpoints={})), "stored"
-    )
-    assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
 BEFORE, BEST = (
@@ -555,33 +502,84 @@ def test_a_program_that_lacks_its_last_checkpoint_is_not_just_started_again(
     assert checkpoint or "no complete checkpoint of the program was found" in stored.evidence
 
 
-def test_a_run_with_a_non_finite_validation_loss_is_not_trained() -> None:
-    run = changed("outcome", "validation_loss", to=math.inf)
-    assert "validation loss is inf" in part(judge(run), "trained").evidence
+def resumed(step: int | None, **more: Any) -> dict[str, Any]:
+    return {"event": "resumed", "step": step, **more}
+
+
+GUESSED = SAVED | {"step": 30, "manifest_sha256": "b" * 64, "source": "guessed"}
+ANEW = "it was given the checkpoint of step 30 and did not resume from it: trained again from step 1"
 
 
 @pytest.mark.parametrize(
-    ("steps", "words"),
+    ("events", "words"),
     [
-        ([340], "1 retry (resumed after step 340)"),
-        ([340, 400], "2 retries (resumed after step 340, 400)"),
-        ([1, 2, 3, 4], "4 retries (resumed after step 1, 2, 3, …)"),
-        ([None], "1 retry"),
+        ([resumed(340)], "1 retry (resumed after step 340)"),
+        ([resumed(340), resumed(400)], "2 retries (resumed after step 340, 400)"),
+        ([*map(resumed, (1, 2, 3, 4))], "4 retries (resumed after step 1, 2, 3, …)"),
+        ([resumed(None)], "1 retry"),
+        ([HANG, FAILED, RESUMED], "1 retry (resumed after step 5)"),
+        ([GUESSED, resumed(30, manifest_sha256="b" * 64)], "1 retry"),
+        ([resumed(30), {"event": "not_resumed", "step": 1}], f"1 retry; {ANEW}"),
     ],
 )
-def test_retries_are_counted_from_the_events(steps: list[int | None], words: str) -> None:
-    events = [{"event": "resumed", "step": step} for step in steps]
-    trained = part(judge(events=[STARTED, *events, SAVED, FINISHED]), "trained")
-    assert trained.passed
-    assert trained.evidence.endswith(words)
+def test_retries_are_counted_from_the_events(events: list[Any], words: str) -> None:
+    proof = judge(events=[STARTED, *events, SAVED, FINISHED])
+    assert proof.proven
+    assert part(proof, "trained").evidence.endswith(f", {words}")
 
 
-def test_several_processes_on_one_machine_use_no_network() -> None:
-    run = changed("hardware", "world_size", to=8)
-    run["hardware"]["local_world_size"] = 8
-    network = part(judge(run), "network")
-    assert network.passed
-    assert network.evidence == "8 processes on one machine: no network was used"
+REJECTED = [{"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} for word in "ab"]
+DIRTY = {"commit": "3f2c1ab" + "0" * 33, "dirty": True}
+EIGHT = {"world_size": 8, "local_world_size": 8}
+HASHED = DIRTY | {"diff_sha256": "ab12" + "0" * 60}
+IMAGE, PARENT = {"image_digest": "sha256:0c4d" + "0" * 60}, {"manifest_sha256": "aaaa" + "0" * 60}
+
+
+def with_(**sections: Any) -> dict[str, Any]:
+    """A proven run with these sections, without those that are None."""
+    return {key: value for key, value in {**proven_run(), **sections}.items() if value is not None}
+
+
+def skipping(value: Any) -> list[dict[str, Any]]:
+    return [*whole_rows(500), {**whole_rows()[-1], "nan_steps": value}]
+
+
+HOLD: list[tuple[str, dict[str, Any], str]] = [
+    ("trained", {"rows": skipping(0)}, "every loss finite"),
+    ("network", {"run": with_(hardware=EIGHT)}, "8 processes on one machine: no network was used"),
+    ("repeatable", {"run": with_(git=HASHED)}, "commit 3f2c1ab (dirty, difference ab12…)"),
+    ("repeatable", {"run": with_(**IMAGE, parent=PARENT)}, "image 0c4d…, parent aaaa…, seed 42"),
+    ("repeatable", {"recomputed": Recomputed(image_note="r holds it")}, "seed 42; r holds it"),
+]
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
+    *(("trained", {"rows": skipping(value)}, "") for value in (1, None, "0")),
+    ("trained", {"run": changed("outcome", "validation_loss", to=math.inf)}, "validation loss is inf"),
+    ("trained", {"run": with_(outcome=None)}, "no outcome on record, so the run was cut off; the last row"),
+    ("stored", {"events": [STARTED, SAVED | {"manifest_sha256": "f" * 64}, FINISHED]}, ""),
+    ("repeatable", {"run": with_(seed=7)}, "run.json has seed 7, config.yaml has 42"),
+    ("repeatable", {"run": with_(git=None)}, "not on record: commit"),
+    ("repeatable", {"run": with_(git=None)}, "git repository"),
+    ("repeatable", {"run": with_(git=DIRTY)}, "state of the working tree"),
+    ("repeatable", {"run": changed("outcome", "state_sha256", to={})}, "digests of the final state"),
+    ("repeatable", {"run": with_(image_digest="latest", parent={"a": "b"})}, "image, parent checkpoint"),
+    ("repeatable", {"recomputed": Recomputed(image_problem="r lost a@b")}, "r lost a@b"),
+    ("repeatable", {"recomputed": Recomputed(image_problem="r lost a@b")}, "push that image again"),
+    ("repeatable", {"recomputed": Recomputed(data_problem="a: its content")}, "a: its content"),
+]
+
+
+@each_case(("name", "records", "words"), [*HOLD, *BROKEN])
+def test_each_part_judges_its_own_records(name: str, records: dict[str, Any], words: str) -> None:
+    found = part(judge(**records), name)
+    assert found.passed is ((name, records, words) in HOLD), found
+    assert words in f"{found.evidence} {found.next_step}"
+
+
+def test_a_checkpoint_that_is_missing_has_the_reasons_of_the_last_attempt() -> None:
+    again = resumed(500, manifest_sha256="a" * 64)
+    events: list[Any] = [STARTED, REJECTED[0], again, REJECTED[1], SAVED, FINISHED]
+    stored = part(judge(events=events, found=Found(checkpoints={})), "stored")
+    assert not stored.passed and "b.pt is damaged" in stored.evidence and "a.pt" not in stored.evidence
 
 
 @each_case("asked", ["tcp", "efa", "auto", None])
@@ -664,11 +662,6 @@ def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
     assert stored("b" * 64, [first, back, second | {"event": "resumed"}]).passed, "it went on from it"
 
 
-def test_the_events_name_the_last_checkpoint_too() -> None:
-    saved = SAVED | {"manifest_sha256": "f" * 64}
-    assert not part(judge(events=[STARTED, saved, FINISHED]), "stored").passed
-
-
 @pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
 def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
     on_disk: dict[int, str],
@@ -740,23 +733,6 @@ def test_the_suggested_commands_are_quoted_for_any_name() -> None:
         *("--run-dir", directory, "--store", store)
     ]
     assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[2:] == config
-
-
-def test_a_dirty_tree_holds_with_the_hash_of_its_difference_and_is_shown_as_dirty() -> None:
-    run = changed("git", "dirty", to=True)
-    assert "state of the working tree" in part(judge(run), "repeatable").evidence
-    run["git"]["diff_sha256"] = "ab12" + "0" * 60
-    repeatable = part(judge(run), "repeatable")
-    assert repeatable.passed
-    assert "commit 3f2c1ab (dirty, difference ab12…)" in repeatable.evidence
-
-
-def test_outside_git_nothing_can_be_repeated() -> None:
-    run = proven_run()
-    del run["git"]
-    repeatable = part(judge(run), "repeatable")
-    assert repeatable.evidence == "not on record: commit"
-    assert "git repository" in str(repeatable.next_step)
 
 
 @each_case(
@@ -874,49 +850,10 @@ def test_another_config_is_another_division_only_where_it_computes_the_same(same
     assert not part(judge(run), "repeatable").passed
 
 
-def test_a_named_image_or_parent_must_have_a_hash() -> None:
-    run = changed("image_digest", to="latest")
-    run["parent"] = {"checkpoint": "runs/b/checkpoints/step-00000100"}
-    assert part(judge(run), "repeatable").evidence == "not on record: image, parent checkpoint"
-    run["image_digest"] = "sha256:0c4d" + "0" * 60
-    run["parent"]["manifest_sha256"] = "aaaa" + "0" * 60
-    assert "image 0c4d…, parent aaaa…, seed 42" in part(judge(run), "repeatable").evidence
-
-
-def test_an_image_that_its_registry_lost_cannot_be_trained_in_again() -> None:
-    run = changed("image_digest", to="sha256:0c4d" + "0" * 60)
-    lost = part(judge(run, recomputed=Recomputed(image_problem="r holds no image a@b")), "repeatable")
-    assert (lost.passed, lost.evidence) == (False, "r holds no image a@b")
-    assert "push that image again" in str(lost.next_step)
-    kept = part(judge(run, recomputed=Recomputed(image_note="r holds the image")), "repeatable")
-    assert kept.passed
-    assert kept.evidence.endswith("seed 42; r holds the image")
-
-
-def test_prepared_data_that_changed_since_they_were_hashed_repeat_nothing() -> None:
-    changed_data = part(
-        judge(recomputed=Recomputed(data_problem="train.bin: its content changed")), "repeatable"
-    )
-    assert (changed_data.passed, changed_data.evidence) == (False, "train.bin: its content changed")
-
-
 def test_a_proof_with_a_part_missing_is_no_proof() -> None:
     proof = judge()
     assert not Proof(proof.parts[:3]).proven
     assert not Proof(()).proven
-
-
-def test_the_proof_is_saved_with_each_part() -> None:
-    saved = judge(found=Found(None)).to_json(now=0.0)
-    assert saved["proven"] is False
-    assert [(p["name"], p["passed"]) for p in saved["parts"]] == [
-        ("trained", True),
-        ("learned", True),
-        ("network", True),
-        ("stored", False),
-        ("repeatable", True),
-    ]
-    assert isinstance(saved["time"], float)
 
 
 def skip(step: int) -> dict[str, Any]:

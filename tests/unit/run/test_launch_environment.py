@@ -193,10 +193,6 @@ CONTRADICTIONS: dict[str, tuple[Environment, str]] = {
         "node 1, but the nodes are numbered 0 to 0",
     ),
     "an index, no count": ({"JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": HOST}, "would train alone"),
-    "the second of one": (
-        {"PET_NNODES": "1", "PET_NODE_RANK": "1"},
-        "node 1, but the nodes are numbered 0 to 0",
-    ),
     "no agent": (hyperpod(2, 0, 8), "needs hyperpodrun in the image"),
 }
 

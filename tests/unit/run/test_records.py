@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from trainyard.run.records import RecordWriter, Row, append_event, keep_rows_up_to, read_rows
-from trainyard.run.untrusted_files import iterate_json_lines
 
 
 def write(path: Path, *rows: Row) -> None:
@@ -69,11 +68,3 @@ def test_events_follow_each_other(tmp_path: Path) -> None:
     append_event(path, "finished", step=9)
     assert [(row["event"], row["step"]) for row in read_rows(path)] == [("started", 0), ("finished", 9)]
     assert "dropped_rows" not in read_rows(path)[0]
-
-
-def test_lines_that_cannot_be_read_are_told_from_rows(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n[2]\n\n' + b"[" * 100_000 + b'\n\xff\n{"step": 3}\n{"step": 4, "lo')
-    assert list(iterate_json_lines(path)) == [{"step": 1}, None, None, None, None, {"step": 3}, None]
-    assert [row["step"] for row in read_rows(path)] == [1, 3]
-    assert list(iterate_json_lines(tmp_path / "absent.jsonl")) == []

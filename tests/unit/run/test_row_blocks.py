@@ -94,17 +94,14 @@ def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     assert shown(rows_of(path)) == shown(rows_alone(path))
 
 
-@each_case("name", ["lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}"])
-def test_any_name_is_read(name: str, tmp_path: Path) -> None:
-    """Names that the table cannot have are read line by line."""
-    rows = [{"step": float(step), name: step / 2} for step in range(40)]
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert shown(rows_of(path)) == shown(rows)
+NAMES = ("lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}")
 
 
-def test_more_names_than_a_table_has_are_read(tmp_path: Path) -> None:
-    rows = [{"step": float(step), f"figure_{step}": 1.5} for step in range(2 * row_blocks._MOST_NAMES)]
+@each_case("name", [*NAMES, None])
+def test_any_name_is_read(name: str | None, tmp_path: Path) -> None:
+    """Names that the table cannot have, or more of them than it has, are read line by line."""
+    count = 40 if name is not None else 2 * row_blocks._MOST_NAMES
+    rows = [{"step": float(n), f"figure_{n}" if name is None else name: n / 2} for n in range(count)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert shown(rows_of(path)) == shown(rows)

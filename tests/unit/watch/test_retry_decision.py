@@ -59,22 +59,25 @@ def test_an_unknown_failure_is_retried_once_if_steps_were_made() -> None:
     assert isinstance(decide(failed_job("unknown", recovers=False), RetryRecord(3), step=100), Stop)
 
 
-def test_a_rule_of_the_table_overrides_the_class() -> None:
-    assert decide(failed_job("nccl-error", recovers=False), RetryRecord(3)) == Stop(
-        "no retry recovers from nccl-error"
-    )
-    assert isinstance(decide(failed_job("image-pull", recovers=True), RetryRecord(3)), Retry)
+SUCCEEDED = JobState("job", "team", "pytorchjob", State.SUCCEEDED, "done")
 
 
-def test_a_job_that_has_not_failed_is_left_alone() -> None:
-    state = JobState("job", "team", "pytorchjob", State.SUCCEEDED, "done")
-    assert decide(state, RetryRecord(3)) == Stop("it has ended as Succeeded")
-
-
-def test_the_budget_ends() -> None:
-    assert decide(failed_job(), RetryRecord(allowed=0)) == Stop("0 of 0 retries are spent")
-    record = RetryRecord(2, spent=2)
-    assert decide(failed_job(), record, step=7) == Stop("2 of 2 retries are spent")
+@each_case(
+    ("state", "record", "why"),
+    [
+        # A rule of the table overrides the class.
+        (failed_job("nccl-error", recovers=False), RetryRecord(3), "no retry recovers from nccl-error"),
+        (failed_job("image-pull", recovers=True), RetryRecord(3), None),
+        (SUCCEEDED, RetryRecord(3), "it has ended as Succeeded"),
+        (failed_job(), RetryRecord(allowed=0), "0 of 0 retries are spent"),
+        (failed_job(), RetryRecord(2, spent=2), "2 of 2 retries are spent"),
+    ],
+)
+def test_what_has_not_failed_is_over_or_cannot_heal_is_left_alone(
+    state: JobState, record: RetryRecord, why: str | None
+) -> None:
+    found = decide(state, record)
+    assert isinstance(found, Retry) if why is None else found == Stop(why)
 
 
 def test_the_same_failure_twice_in_a_row_without_progress_stops() -> None:

@@ -144,12 +144,3 @@ def test_objects_beside_the_list_are_named_also_where_it_calls_them_leftovers(
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
     change_manifest(folder, lambda found: replace(found, unlisted_objects=(key,)))
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
-
-
-def test_a_garbled_claim_is_said_before_a_second_copy_is_stored(
-    store: Store, run: RunDirectory, folder: Path, make_run: Any
-) -> None:
-    (folder / "run-1" / "identity.json").write_text('{"run_id": ["a"]}')
-    with pytest.raises(VerificationError, match=r"run-1/identity\.json: damaged.*--run-number auto"):
-        sync_run(store, run, None)
-    assert sync_run(store, make_run("other"), None).run_number == 2

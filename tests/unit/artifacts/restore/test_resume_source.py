@@ -124,6 +124,17 @@ def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
         fetch_resume_source(missing, open_store)
 
 
+def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
+    stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
+) -> None:
+    sync_run(store, make_run("gh-5", steps=(7,)), 5)
+    address = f"{store.url}/manifests/run-1-manifest.json"
+    path = tmp_path / "new" / "gh-5"
+    again = ResumeRequest(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, may_fetch=True)
+    assert fetch_resume_source(again, open_store).resume == "auto"
+    assert RunDirectory(path).checkpoint_steps() == [7]
+
+
 @pytest.mark.parametrize("damage", ["torn", "the first is gone"])
 @pytest.mark.parametrize("segment", [1, 2])
 def test_a_damaged_manifest_is_not_the_same_as_none(
@@ -217,17 +228,6 @@ def test_a_segment_after_deaths_begins_as_asked_only_where_nothing_was_stored(
     had = wanted(tmp_path / "new" / NAME, store, resume=address, allow_missing_checkpoint=True)
     assert fetch_resume_source(had, open_store).resume == "auto"
     assert RunDirectory(had.directory.path).checkpoint_steps() == [200]
-
-
-def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
-    stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
-) -> None:
-    sync_run(store, make_run("gh-5", steps=(7,)), 5)
-    address = f"{store.url}/manifests/run-1-manifest.json"
-    path = tmp_path / "new" / "gh-5"
-    again = ResumeRequest(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, may_fetch=True)
-    assert fetch_resume_source(again, open_store).resume == "auto"
-    assert RunDirectory(path).checkpoint_steps() == [7]
 
 
 @pytest.mark.parametrize(

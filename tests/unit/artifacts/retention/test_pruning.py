@@ -434,14 +434,6 @@ def test_records_stay_while_those_of_the_newest_manifest_are_not_whole(
     assert "records of earlier manifests are kept" in caplog.text
 
 
-def test_records_that_a_sync_is_sending_are_not_touched(
-    store: Store, followed: RunDirectory, folder: Path, make_run: Any
-) -> None:
-    (folder / "run-1/records-4").mkdir()
-    (folder / "run-1/records-4/run.json").write_text("{}")
-    assert plan_pruning(store, [1], ALL_STAY)[0].superseded.keys().isdisjoint({"run-1/records-4/run.json"})
-
-
 def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
     store: Store, followed: RunDirectory, folder: Path, make_run: Any
 ) -> None:

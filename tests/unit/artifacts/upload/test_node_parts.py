@@ -15,7 +15,7 @@ from trainyard.artifacts.restore.resume_source import ResumeRequest, fetch_resum
 from trainyard.artifacts.store.layout import checkpoint_prefix
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
-from trainyard.artifacts.upload import run_following, sync
+from trainyard.artifacts.upload import sync
 from trainyard.artifacts.upload.node_parts import follow_node, is_further_machine, sync_node
 from trainyard.artifacts.upload.run_following import Ending, Patience, RunningRun, follow_run, wait_for_run
 from trainyard.artifacts.upload.sync import sync_run
@@ -182,7 +182,6 @@ def test_which_machine_it_is_must_be_known_before_a_run_is_followed(
     (main.path / "node.json").unlink()
     with pytest.raises(WaitTimeoutError):
         wait_for_run(main, Patience(silence_seconds=0, poll_seconds=0.01), threading.Event())
-    assert run_following.wait_for_run is wait_for_run
 
 
 def test_a_run_of_one_machine_is_followed_without_the_mark_of_a_machine(
@@ -252,12 +251,3 @@ def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
     assert other.checkpoint_steps() == [200]
     (aside,) = other.path.parent.glob(f"{other.path.name}.until-*")
     assert RunDirectory(aside).checkpoint_steps() == [300], "the only copy of this part is kept"
-
-
-def test_a_run_that_has_no_number_yet_has_nothing_to_fetch(
-    store: Store, folder: Path, tmp_path: Path
-) -> None:
-    folder.mkdir()
-    fresh = RunDirectory(tmp_path / "fresh" / RUN)
-    wanted = ResumeRequest(fresh, RUN, "auto", folder.as_uri(), None, segment=1, may_fetch=True)
-    assert fetch_resume_source(wanted, open_store).reason == "there is no checkpoint yet"

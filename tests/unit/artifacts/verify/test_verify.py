@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -16,7 +15,7 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify import comparison
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
-from trainyard.errors import ServiceError, TrainyardError
+from trainyard.errors import ServiceError
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.directory import RunDirectory
@@ -204,15 +203,10 @@ def test_a_manifest_that_is_none(store: Store, run: RunDirectory, folder: Path, 
     ("content", "words"),
     [
         (b"[]", "not an object"),
-        (b'["run_id"]', "not an object"),
-        (b"null", "not an object"),
-        (b"7", "not an object"),
         (b"", "not readable as JSON"),
         (b'{"run_id": "run-r', "not readable as JSON"),
         (b"\xff\xfe", "is not UTF-8"),
-        (b"[" * 100_000, "not readable as JSON"),
         (b"{}", "provenance differs from the stored run.json"),
-        (b'{"outcome": 3}', "provenance differs from the stored run.json"),
     ],
 )
 def test_a_stored_record_that_is_none_is_named(
@@ -236,25 +230,20 @@ def test_a_record_that_the_manifest_lists_as_it_is_can_be_none_too(
     assert any("not an object" in problem for problem in problems(store))
 
 
-def test_a_chain_whose_first_manifest_was_changed(
-    store: Store, run: RunDirectory, folder: Path, make_run: Any
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_chain_whose_first_manifest_was_changed_or_is_gone(
+    store: Store, run: RunDirectory, folder: Path, make_run: Any, is_gone: bool
 ) -> None:
     make_run(steps=(300,))
     sync_run(store, run, 1)
     assert problems(store, run) == ()
-    edit(folder / MANIFEST, created=0.0)
-    second = "manifests/run-1-manifest-2.json"
-    assert problems(store) == (f"{second}: does not name {MANIFEST} as its predecessor",)
-
-
-def test_a_chain_whose_first_manifest_is_gone(
-    store: Store, run: RunDirectory, folder: Path, make_run: Any
-) -> None:
-    make_run(steps=(300,))
-    sync_run(store, run, 1)
-    (folder / MANIFEST).unlink()
-    second = "manifests/run-1-manifest-2.json"
-    assert problems(store) == (f"{second}: {MANIFEST}, which comes before it, is missing",)
+    if is_gone:
+        (folder / MANIFEST).unlink()
+        said = f"{MANIFEST}, which comes before it, is missing"
+    else:
+        edit(folder / MANIFEST, created=0.0)
+        said = f"does not name {MANIFEST} as its predecessor"
+    assert problems(store) == (f"manifests/run-1-manifest-2.json: {said}",)
 
 
 def test_a_run_without_a_checkpoint_is_not_proven(store: Store, make_run: Any) -> None:
@@ -275,16 +264,6 @@ def test_a_byte_flipped_on_disk(store: Store, run: RunDirectory) -> None:
     assert problems(store) == ()
     assert len(problems(store, run)) == 1
     assert "checkpoint-200/.metadata: SHA-256" in problems(store, run)[0]
-
-
-def test_a_checkpoint_that_is_no_longer_on_disk_is_no_problem(store: Store, run: RunDirectory) -> None:
-    shutil.rmtree(run.checkpoint(100))
-    assert problems(store, run) == ()
-
-
-def test_the_directory_of_another_run_is_an_error(store: Store, run: RunDirectory, make_run: Any) -> None:
-    with pytest.raises(TrainyardError, match=r"is run run-other; run-1 in file://.* is run run-run"):
-        verify_run(store, 1, depth=Depth.LISTING, run_directory=make_run("other"))
 
 
 def test_a_store_that_is_not_there_is_refused(store: Store) -> None:

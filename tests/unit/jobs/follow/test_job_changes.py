@@ -255,14 +255,6 @@ def test_a_job_that_was_made_anew_meanwhile_is_left_alone(cluster: MemoryCluster
     assert {JOB, *PARTS} < set(cluster.objects)
 
 
-def test_a_job_that_somebody_else_deleted_is_deleted_to_its_end(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    change = changing(cluster)
-    cluster.remove(JOB)
-    change.delete(seconds=5.0)
-    assert sorted(cluster.objects) == sorted(OF_OTHERS)
-
-
 @pytest.mark.parametrize("status", WRITES)
 def test_nothing_is_deleted_where_the_job_may_not_be(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
@@ -454,12 +446,3 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCl
     cluster.fault("POST", "/pytorchjobs", 403, message=said)
     with pytest.raises(PermissionRefusedError, match="PyTorchJob/llama-2 cannot be created"):
         change.create(new)
-
-
-@pytest.mark.parametrize("status", [403, *READS])
-def test_nothing_is_submitted_anew_where_the_job_cannot_be_seen(cluster: MemoryCluster, status: int) -> None:
-    plant(cluster, "Failed", running=False)
-    change = changing(cluster)
-    cluster.fault("GET", "/pytorchjobs/llama", status)
-    with pytest.raises(READS.get(status, PermissionRefusedError)):
-        change.resubmission()

@@ -116,19 +116,15 @@ def test_a_job_that_is_deleted_after_its_success_has_succeeded() -> None:
     assert followed(jobs, Script([list_of(*running())], [QUIET])).state is State.SUCCEEDED
 
 
-def test_a_job_that_is_gone_after_a_gap_is_unknown() -> None:
-    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
-    jobs = Script([list_of(says("Running")), list_of()], [Answer(events=[gone]), QUIET])
-    state = followed(jobs, Script([list_of(*running())], [QUIET]))
-    assert (state.state, state.exit_code) == (State.UNKNOWN, ExitCode.NO)
-
-
-def test_another_job_of_the_same_name_is_not_taken_for_it() -> None:
+@pytest.mark.parametrize("is_there_another", [False, True])
+def test_a_job_that_is_gone_after_a_gap_is_unknown_whoever_has_its_name(is_there_another: bool) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
     other = says("Succeeded")
     other["metadata"] = {**other["metadata"], "uid": "another"}
-    jobs = Script([list_of(says("Running")), list_of(other)], [Answer(events=[gone]), QUIET])
-    assert followed(jobs, Script([list_of(*running())], [QUIET])).state is State.UNKNOWN
+    after_gap = list_of(other) if is_there_another else list_of()
+    jobs = Script([list_of(says("Running")), after_gap], [Answer(events=[gone]), QUIET])
+    state = followed(jobs, Script([list_of(*running())], [QUIET]))
+    assert (state.state, state.exit_code) == (State.UNKNOWN, ExitCode.NO)
 
 
 def test_a_job_that_was_never_there_is_said_to_be_missing() -> None:
@@ -185,17 +181,3 @@ def test_without_the_right_to_see_pods_the_job_is_judged_by_its_status() -> None
     state = followed(jobs, Script([Answer(status=403)]))
     assert state.failure is not None
     assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNKNOWN)
-
-
-def test_a_pod_that_is_made_anew_is_told() -> None:
-    first, second = running()
-    new = pod("job-1", rank=1, uid="new")
-    events = [change(second, "DELETED", "11"), change(new, "ADDED", "12")]
-    jobs = Script([list_of(says("Running"))], [Answer(events=[change(says("Succeeded"))], silent=60.0)])
-    jobs.watches = [Answer(silent=0.8), Answer(events=[change(says("Succeeded"))], silent=60.0)]
-    told: list[JobState] = []
-    state = followed(
-        jobs, Script([list_of(first, second)], [Answer(events=events, silent=60)]), on_state=told.append
-    )
-    assert (state.state, state.restarts) == (State.SUCCEEDED, 1)
-    assert State.RESTARTING in [s.state for s in told] or any(s.restarts == 1 for s in told)

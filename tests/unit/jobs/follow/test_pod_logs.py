@@ -79,15 +79,6 @@ def test_the_last_lines_or_all_are_read(cluster: MemoryCluster) -> None:
     assert read_log(api, "team", before) == ["before"]
 
 
-@pytest.mark.parametrize("status", REFUSALS)
-def test_a_log_that_is_refused_is_an_error_that_names_it(cluster: MemoryCluster, status: int) -> None:
-    cluster.logs["a", "pytorch", False] = wrote("one")
-    cluster.fault("GET", "/pods/a/log", status)
-    with pytest.raises(REFUSALS[status]) as caught:
-        read_log(Api(cluster.access()), "team", FIRST)
-    assert "pods/a/log" in str(caught.value) or cluster.server in str(caught.value)
-
-
 def test_what_is_saved_is_what_was_written(cluster: MemoryCluster, tmp_path: Path) -> None:
     cluster.logs["a", "pytorch", False] = wrote("now")
     cluster.logs["a", "pytorch", True] = wrote("before", "the restart")

@@ -231,53 +231,45 @@ def test_a_job_that_kueue_holds_is_queued_and_never_failed(
     assert state.waiting.failure_class == failure_class
 
 
-def test_a_workload_that_kueue_gave_up_is_not_waited_for() -> None:
-    over = condition(
-        "Evicted", reason="Deactivated", message="exceeding the maximum number of re-queuing retries"
-    )
-    raw = job("pytorchjob", **SAYS["pytorchjob"]["suspended"])
-    state = judge_job(seen("pytorchjob", raw, owned=[workload(over, active=False)]))
-    assert state.failure is not None
-    assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNSCHEDULABLE)
-
-
-@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "rayjob", "raycluster"])
-def test_a_cancelled_job_has_failed_as_cancelled(kind: str) -> None:
-    raw = job(kind, **SAYS[kind]["suspended"])
-    raw["metadata"]["annotations"] = {
-        "trainyard.dev/cancelled": "2026-11-20T00:00:00Z",
-        "trainyard.dev/retries": "2",
-    }
-    state = judge_job(seen(kind, raw))
-    assert state.failure is not None
-    assert (state.state, state.failure.failure_class, state.retries) == (
-        State.FAILED, FailureClass.CANCELLED, 2,
-    )  # fmt: skip
-    assert state.failure.fix == "start it again when you want it"
-
-
-@pytest.mark.parametrize(
-    ("cancelled", "failure_class"),
-    [("2026-11-20T12:00:00Z", FailureClass.HOST_MEMORY), ("2026-11-20T09:59:00Z", FailureClass.CANCELLED)],
+GAVE_UP = condition(
+    "Evicted", reason="Deactivated", message="exceeding the maximum number of re-queuing retries"
 )
-def test_a_job_that_was_cancelled_after_its_failure_keeps_its_cause(
-    cancelled: str, failure_class: FailureClass
+REFUSED = event("InvalidRayClusterSpec", "headGroupSpec should have at least one container", kind="Warning")
+ENDED = "2026-11-20T10:00:00Z"
+OUT_OF_MEMORY: Json = {
+    "status": {"conditions": [condition("Failed")], "completionTime": ENDED},
+    "pods": [ended(137, name="job-1", rank=1, reason="OOMKilled")],
+}
+
+
+@each_case(
+    ("kind", "cancelled", "records", "failure_class"),
+    [
+        ("pytorchjob", "", {"owned": [workload(GAVE_UP, active=False)]}, FailureClass.UNSCHEDULABLE),
+        ("raycluster", "", {"status": {}, "events": [REFUSED]}, FailureClass.CONFIGURATION),
+        *(
+            (kind, "2026-11-20T00:00:00Z", {}, FailureClass.CANCELLED)
+            for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster")
+        ),
+        # One that was cancelled after its failure keeps its cause.
+        ("pytorchjob", "2026-11-20T12:00:00Z", OUT_OF_MEMORY, FailureClass.HOST_MEMORY),
+        ("pytorchjob", "2026-11-20T09:59:00Z", OUT_OF_MEMORY, FailureClass.CANCELLED),
+    ],
+)
+def test_a_job_that_was_refused_given_up_or_cancelled_has_failed(
+    kind: str, cancelled: str, records: Json, failure_class: FailureClass
 ) -> None:
-    moment = "2026-11-20T10:00:00Z"
-    raw = job("pytorchjob", conditions=[condition("Failed")], completionTime=moment)
-    raw["metadata"]["annotations"] = {"trainyard.dev/cancelled": cancelled}
-    state = judge_job(seen("pytorchjob", raw, pods=[ended(137, name="job-1", rank=1, reason="OOMKilled")]))
+    records = {"status": SAYS[kind]["suspended"], **records}
+    raw = job(kind, **records.pop("status"))
+    if cancelled:
+        notes = {"trainyard.dev/cancelled": cancelled, "trainyard.dev/retries": "2"}
+        raw["metadata"]["annotations"] = notes
+    state = judge_job(seen(kind, raw, **records))
     assert state.failure is not None
-    assert state.failure.failure_class == failure_class
-
-
-def test_a_raycluster_that_is_refused_says_so_only_in_an_event() -> None:
-    events = [
-        event("InvalidRayClusterSpec", "headGroupSpec should have at least one container", kind="Warning")
-    ]
-    state = judge_job(seen("raycluster", job("raycluster"), events=events))
-    assert state.failure is not None
-    assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.CONFIGURATION)
+    assert (state.state, state.failure.failure_class) == (State.FAILED, failure_class)
+    assert state.retries == (2 if cancelled else 0)
+    if failure_class is FailureClass.CANCELLED:
+        assert state.failure.fix == "start it again when you want it"
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod", "trainjob"])
@@ -309,12 +301,6 @@ def test_restarts_that_only_the_status_knows_are_told() -> None:
     assert judge_job(seen("rayjob", job("rayjob", **SAYS["rayjob"]["failed"], failed=3))).restarts == 2
 
 
-def test_a_jobset_that_restarts_is_no_failure() -> None:
-    restarting = {"kind": "JobSet", "status": {"conditions": [condition("RestartingJobSet")]}}
-    state = judge_job(seen("trainjob", job("trainjob"), owned=[restarting]))
-    assert state.state is State.RESTARTING
-
-
 def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
     raw = job("pytorchjob", **SAYS["pytorchjob"]["succeeded"])
     still = [ended(0, name="job-0"), pod("job-1", rank=1)]
@@ -325,11 +311,6 @@ def test_the_pods_of_an_ended_job_that_still_run_are_told() -> None:
     assert not judge_job(
         seen("pytorchjob", job("pytorchjob", **SAYS["pytorchjob"]["running"]), still)
     ).holds_resources
-
-
-def test_wanted_pods_that_are_not_there_keep_a_job_from_running() -> None:
-    raw = job("pytorchjob", nodes=4, **SAYS["pytorchjob"]["running"])
-    assert judge_job(seen("pytorchjob", raw, running(2))).state is State.STARTING
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -346,29 +327,56 @@ def test_a_dead_pod_that_a_job_replaced_under_another_name_is_no_reason_for_red(
     assert failed.failure.exit_code == 3
 
 
-def test_pods_without_an_order_do_not_speak_against_a_success() -> None:
-    pods = [ended(0, name="a", rank=None), ended(137, name="b", rank=None, at=1_794_999_000)]
-    state = judge_job(seen("hyperpod", job("hyperpod", **SAYS["hyperpod"]["succeeded"]), pods))
-    assert state.state is State.SUCCEEDED
+RESTARTING_SET = {"kind": "JobSet", "status": {"conditions": [condition("RestartingJobSet")]}}
+OF_RAY = {kind: {"ray.io/node-type": kind} for kind in ("head", "worker")}
+SUBMITTER = {"batch.kubernetes.io/job-name": "job"}
+PREPARES = {"jobset.sigs.k8s.io/replicatedjob-name": "dataset-initializer"}
+ODD: dict[str, tuple[str, str, list[Json], State, int]] = {
+    "a jobset that restarts": ("trainjob", "nothing", [], State.RESTARTING, 0),
+    "two of four wanted pods": ("pytorchjob", "running", running(2), State.STARTING, 2),
+    "an order is not known": (
+        "hyperpod",
+        "succeeded",
+        [ended(0, name="a", rank=None), ended(137, name="b", rank=None, at=1_794_999_000)],
+        State.SUCCEEDED,
+        2,
+    ),
+    "workers are taken down after their master": (
+        "pytorchjob",
+        "running",
+        [ended(0, name="job-master-0"), pod("job-worker-0", rank=1, deleting=True)],
+        State.RUNNING,
+        2,
+    ),
+    "pods that submit to ray": (
+        "rayjob",
+        "running",
+        [
+            *(pod(f"job-{kind}", rank=None, labels=labels) for kind, labels in OF_RAY.items()),
+            *(ended(1, name=f"job-{n}", rank=None, labels=SUBMITTER) for n in range(2)),
+            pod("job-2", "Pending", rank=None, labels=SUBMITTER),
+        ],
+        State.RUNNING,
+        2,
+    ),
+    "a pod that prepared data": (
+        "trainjob",
+        "running",
+        [*running(), ended(0, name="job-data", rank=0, labels=PREPARES)],
+        State.RUNNING,
+        2,
+    ),
+}
 
 
-def test_workers_that_are_taken_down_after_their_master_are_no_restart() -> None:
-    raw = job("pytorchjob", **SAYS["pytorchjob"]["running"])
-    pods = [ended(0, name="job-master-0"), pod("job-worker-0", rank=1, deleting=True)]
-    state = judge_job(seen("pytorchjob", raw, pods), History(ran=True))
-    assert (state.state, state.reason) == (State.RUNNING, "Its pods are ending")
-
-
-def test_a_pod_that_submits_to_ray_is_not_counted() -> None:
-    labels = {"batch.kubernetes.io/job-name": "job"}
-    head = pod("job-head", rank=None, labels={"ray.io/node-type": "head"})
-    worker = pod("job-worker", rank=None, labels={"ray.io/node-type": "worker"})
-    tries = [ended(1, name=f"job-{n}", rank=None, labels=labels) for n in range(2)]
-    raw = job("rayjob", **SAYS["rayjob"]["running"])
-    state = judge_job(
-        seen("rayjob", raw, [head, worker, *tries, pod("job-2", "Pending", rank=None, labels=labels)])
-    )
-    assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)
+@each_case("name", ODD)
+def test_pods_that_are_no_process_of_the_job_or_are_taken_down_are_no_restart(name: str) -> None:
+    kind, says, pods, expected_state, present = ODD[name]
+    raw = job(kind, nodes=4 if "four" in name else 2, **SAYS[kind][says])
+    owned = [RESTARTING_SET] if "jobset" in name else []
+    state = judge_job(seen(kind, raw, pods, owned=owned), History(ran="taken down" in name))
+    assert (state.state, state.restarts, state.pods.present) == (expected_state, 0, present)
+    assert ("Its pods are ending" in state.reason) is ("taken down" in name)
 
 
 @pytest.mark.parametrize("kind", SAYS)
@@ -379,6 +387,7 @@ def test_a_node_that_does_not_answer_is_named_before_its_pods_are_removed(kind: 
     assert state.waiting is not None
     assert (state.state, state.waiting.failure_class) == (State.RESTARTING, FailureClass.NODE_LOST)
     assert state.reason == "job-1: its node gpu-0 does not answer"
+    assert "send it again" in state.waiting.fix
     probed = judge_job(seen(kind, raw, PODS["one is not ready"]))
     assert probed.waiting is None
 
@@ -413,10 +422,3 @@ def test_a_command_whose_head_was_lost_does_not_run(head: str, age: float, befor
     assert "job-head is a new head" in state.reason
     if state.failure is not None:
         assert (state.failure.failure_class, state.failure.retryable) == (FailureClass.NODE_LOST, True)
-
-
-def test_pods_that_prepare_data_have_no_rank() -> None:
-    labels = {"jobset.sigs.k8s.io/replicatedjob-name": "dataset-initializer"}
-    done = ended(0, name="job-data", rank=0, labels=labels)
-    state = judge_job(seen("trainjob", job("trainjob", **SAYS["trainjob"]["running"]), [*running(), done]))
-    assert (state.state, state.restarts, state.pods.present) == (State.RUNNING, 0, 2)

@@ -12,7 +12,6 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.programs.metric_rows import row_fault
-from trainyard.programs.metrics.figure_names import read_number
 from trainyard.programs.metrics.log_reader import LogReader
 
 Row = dict[str, Any]
@@ -237,11 +236,3 @@ def test_rows_of_trl_have_its_figures_under_their_names() -> None:
     expected = {"loss": 3.7e-09, "learning_rate": 1e-06, "tokens": 12000, "reward": 0.25, "kl": 0.01}
     expected |= {"completions/mean_length": 12.0, "rewards/f/mean": 0.3, "step_seconds": 1.5}
     assert read(line) == [{**expected, "epoch": 0.1}]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1,234.5", 1234.5), ("-1e3 x", -1000.0), ("1.2B", None), ("0x10", None), ("2,31", None), ("", None)],
-)
-def test_numbers_are_read_as_they_are_printed(text: str, value: float | None) -> None:
-    assert read_number(text) == value

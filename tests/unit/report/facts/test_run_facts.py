@@ -48,12 +48,6 @@ def test_a_proof_is_not_of_the_rows_of_another_file(new_run: NewRun) -> None:
     assert run_headline(read_facts(other)).verdict is not RunVerdict.PROVEN
 
 
-def test_a_proof_of_another_run_does_not_count(new_run: NewRun) -> None:
-    run = new_run().train().succeed().prove()
-    write_json_atomically(run.layout.run_file, read_run(run.layout.run_file) | {"run_id": "another"})
-    assert read_facts(run.path).proof is None
-
-
 def test_a_proof_that_is_torn_or_of_another_run_or_end_does_not_count(new_run: NewRun) -> None:
     run = new_run().train().succeed().prove()
     path = run.layout.report / "proof.json"
@@ -115,13 +109,6 @@ def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
     seconds = read_facts(run.path).training_seconds
     assert seconds is not None
     assert math.isclose(seconds, 18 + 10)
-
-
-def test_the_time_left_is_taken_from_the_last_rows(new_run: NewRun) -> None:
-    run = new_run().train(100)
-    left = read_facts(run.path, now=START + 20).seconds_remaining
-    assert left is not None
-    assert math.isclose(left, 500 * 0.18, rel_tol=1e-3)
 
 
 def test_the_steps_of_a_program_that_counts_from_zero_are_one_more_than_its_last_number(

@@ -5,8 +5,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from trainyard.report.facts.run_facts import RunFacts, read_facts
 from trainyard.report.slack.slack_events import (
     DEGRADED,
@@ -195,12 +193,3 @@ def test_an_invalid_estimate_is_left_out() -> None:
     ):
         message = slack_message(STARTED, None, Surroundings("r", CI, plan=plan))
         assert message.text == "Training 812 started · main@3f2c1ab by push"
-
-
-def test_a_price_makes_a_cost(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run().train().succeed().prove()
-    for price, written_as in (("98.32", " · $ 3.03"), ("9832", " · $ 303")):
-        monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", price)
-        assert slack_message(SUCCEEDED, facts(run), AROUND).text.endswith(written_as)
-    monkeypatch.setenv("TRAINYARD_USD_PER_HOUR", "cheap")
-    assert "$" not in slack_message(SUCCEEDED, facts(run), AROUND).text

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.cases import each_case
 
-from trainyard.watch.failure_classes import RECOVERABLE, FailureClass
+from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import (
     FailureFacts,
     LogExplanation,
@@ -259,21 +259,6 @@ def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
 )
 def test_the_search_phrase_has_no_names_of_people_places_or_runs(line: str, phrase: str) -> None:
     assert search_phrase(line) == phrase
-
-
-def test_what_heals_is_what_is_not_the_jobs_own_fault() -> None:
-    never = {
-        "oom-gpu",
-        "oom-host",
-        "configuration",
-        "user-code",
-        "nan",
-        "disk-full",
-        "auth",
-        "unknown",
-        "cancelled",
-    }
-    assert not {str(klass) for klass in RECOVERABLE} & never
 
 
 def test_long_lines_and_many_lines_are_read_in_a_moment() -> None:
