@@ -16,8 +16,14 @@ from trainyard.errors import (
 )
 from trainyard.gateways.bounded_calls import call_again, within
 from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_loopback, send_request
-from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
+from trainyard.gateways.images.ecr import ecr_place, find_digest
 
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
 _SECONDS = 8.0
@@ -43,7 +49,7 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
         is_held = within(
             seconds,
             lambda: (
-                has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+                _is_in_ecr(*place, repository, digest) if place else _has_manifest(host, repository, digest)
             ),
         )
     except VerificationError as error:
@@ -54,6 +60,11 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     if not is_held:
         return f"{host} holds no image {repository}@{digest}: it was deleted, or never pushed", ""
     return None, f"{host} holds the image under that digest"
+
+
+def _is_in_ecr(account: str, region: str, repository: str, digest: str) -> bool:
+    found = find_digest(account=account, region=region, repository=repository, tag="", digest=digest)
+    return found is not None
 
 
 def _has_manifest(host: str, repository: str, digest: str) -> bool:
