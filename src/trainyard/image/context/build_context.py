@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.context_secrets import secret_by_name
-from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
 from trainyard.run.sizes import format_size
 
 if TYPE_CHECKING:
@@ -30,11 +29,6 @@ def content_tag(digest: str) -> str:
 def checked_tag(level: str, tag: str, digest: str) -> str:
     """The tag which says that image `digest`, with the content of `tag`, passed the check of this level."""
     return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
-
-
-def choose_files(files: "Iterable[FileOnDisk]", rules: tuple[IgnoreRule, ...]) -> "list[FileOnDisk]":
-    """Return the files that no rule excludes, sorted by name."""
-    return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
 
 
 def require_usable(files: "Sequence[FileOnDisk]", *, where: str, most_bytes: int) -> None:
