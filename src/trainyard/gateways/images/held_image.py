@@ -10,12 +10,11 @@ import re
 from trainyard.errors import (
     ConfigError,
     ServiceError,
-    ServiceTroubleError,
     VerificationError,
     WaitTimeoutError,
 )
-from trainyard.gateways.bounded_calls import call_again, within
-from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_loopback, send_request
+from trainyard.gateways.bounded_calls import within
+from trainyard.gateways.http_requests import is_loopback, send_request
 from trainyard.gateways.images.ecr import ecr_place, find_digest
 
 MANIFEST_TYPES = (
@@ -75,14 +74,9 @@ def _has_manifest(host: str, repository: str, digest: str) -> bool:
     address = f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{repository}/manifests/{digest}"
     headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
 
-    def request_manifest() -> HttpAnswer:
-        answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
-        if answer.status not in (200, 404):
-            kind = ServiceTroubleError if answer.status in RETRIED_STATUSES else ServiceError
-            raise kind(f"{host} answered {answer.status}")
-        return answer
-
-    answer = call_again(request_manifest, attempts=2)
+    answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
+    if answer.status not in (200, 404):
+        raise ServiceError(f"{host} answered {answer.status}")
     found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
     if answer.status == 200 and found != digest:
         raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")
