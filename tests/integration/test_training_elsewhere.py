@@ -119,7 +119,7 @@ class Builds(CodeBuild):
         self.answers: list[Any] = ["IN_PROGRESS", ServiceTroubleError("503"), status]
         self.code, self.started = code, dict[str, Any]()
 
-    def start(self, project: str, **values: Any) -> str:  # type: ignore[override]
+    def start(self, project: str, **values: Any) -> str:
         self.started = {"project": project, **values}
         return "yard:1"
 

@@ -160,12 +160,12 @@ REST = "command, machine, sweep, the root"
 BUDGETS = {
     "commands": (8_000, 8_959),
     "training": (9_500, 9_553),
-    "gateways": (7_500, 8_244),
+    "gateways": (7_500, 8_093),
     "jobs": (6_500, 7_501),
     "artifacts": (6_500, 6_622),
     "programs": (5_500, 8_894),
     "report": (4_800, 5_253),
-    "image": (3_900, 4_186),
+    "image": (3_900, 4_084),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
     "run": (2_500, 3_215),
@@ -174,7 +174,7 @@ BUDGETS = {
     "config": (1_500, 2_318),
     "proof": (2_400, 2_774),
     REST: (2_200, 4_540),
-    "src": (72_000, 82_540),
+    "src": (72_000, 82_297),
     "tests": (75_000, 83_135),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

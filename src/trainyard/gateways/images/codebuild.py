@@ -147,10 +147,9 @@ class CodeBuild:
             for phase in phases[reported:]:
                 on_phase(phase)
             reported = len(phases)
-            if state.status != "IN_PROGRESS":
+            if state.status not in ("IN_PROGRESS", "SUCCEEDED"):
                 time.sleep(poll_seconds)  # the last lines of a log arrive late
-                return state
-            if time.monotonic() > end:
+            if state.status != "IN_PROGRESS" or time.monotonic() > end:
                 return state
 
     def log_tail(self, state: BuildState, *, lines: int = _TAIL_LINES) -> list[str]:

@@ -41,8 +41,8 @@ class BuildPoll:
     def follow(self, image: str, start: Callable[[int], str]) -> "BuildState":
         """Return the last state of a build that succeeded.
 
-        `start` starts it, given the number of the attempt, and returns its id. Raises the error of `failure`,
-        WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. A build that still runs then is
+        `start` starts it, given the number of the attempt, and returns its id. Raises the error of
+        `_failure`, WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. A build that still runs then is
         stopped, also on an interrupt.
         """
         end = self.clock() + self.seconds
