@@ -175,7 +175,7 @@ BUDGETS = {
     "proof": (2_400, 2_774),
     REST: (2_200, 4_540),
     "src": (72_000, 82_297),
-    "tests": (75_000, 83_135),
+    "tests": (75_000, 83_041),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
