@@ -42,8 +42,8 @@ class BuildPoll:
         """Return the last state of a build that succeeded.
 
         `start` starts it, given the number of the attempt, and returns its id. Raises the error of
-        `_failure`, WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. A build that still runs then is
-        stopped, also on an interrupt.
+        `_failure`, WaitTimeoutError, and ServiceError when CodeBuild cannot be polled. A build that still
+        runs then is stopped, also on an interrupt.
         """
         end = self.clock() + self.seconds
         for attempt in range(1, self.most_attempts + 1):
