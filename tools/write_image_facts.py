@@ -212,10 +212,12 @@ def read_facts(args: argparse.Namespace, minor: str) -> dict[str, str]:
 def resolve(args: argparse.Namespace, requirement: str, python: str) -> str:
     """Return the versions that uv chooses; empty if it cannot."""
     from trainyard.gateways.package_resolver import compile_requirements
+    from trainyard.image.conflict.resolution import ResolverRequest
 
     flags = ("--python-platform", "x86_64-manylinux_2_40", "--python-version", python)
-    done, chosen = compile_requirements(args.uv, [requirement], preferred={}, flags=flags, index=args.index)
-    return chosen if done.ok else ""
+    request = ResolverRequest((requirement,), flags=flags)
+    code, chosen, _ = compile_requirements(args.uv, request, index=args.index)
+    return chosen if code == 0 else ""
 
 
 def renew(text: str, minor: str, facts: dict[str, str], today: datetime.date) -> str:

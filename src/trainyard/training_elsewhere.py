@@ -9,7 +9,6 @@ cancelled; a build ends with it.
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +27,10 @@ from trainyard.commands.prove import prove_run
 from trainyard.commands.report import write_report
 from trainyard.commands.store_restore import set_manifest_outputs
 from trainyard.config.load import load_config
-from trainyard.errors import ConfigError, ExitCode, ServiceTroubleError, TrainyardError, VerificationError
+from trainyard.errors import ConfigError, ExitCode, TrainyardError, VerificationError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github import refusal_in_summary, report_step, set_output
-from trainyard.gateways.images.codebuild import CodeBuild
+from trainyard.gateways.images.codebuild import CodeBuild, CodeBuildPhase
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.image.building.build_poll import describe_build_end
 from trainyard.jobs.follow.job_retries import RetryLoop
@@ -47,7 +46,7 @@ from trainyard.run.untrusted_files import read_yaml
 Json = Mapping[str, Any]
 HANDOVER_SECONDS = 600.0
 """Seconds before the limit of the job at which a job on a cluster is left to the next segment."""
-POLL_SECONDS, LOST_ANSWERS = 30.0, 5
+POLL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -223,24 +222,12 @@ def codebuild(plan: Json) -> CodeBuild:
 def follow_build(training: TrainingElsewhere) -> int:
     """Follow the build to its end, and return the exit code of its training. An interrupt stops the build."""
     builds, build = codebuild(training.plan), (training.run_dir / "build").read_text()
-    reported, lost = 0, 0
+
+    def report(phase: CodeBuildPhase) -> None:
+        output.announce("build", f"phase {phase.name} {phase.status.lower()}")
+
     try:
-        while True:
-            try:
-                state, lost = builds.states([build])[build], 0
-            except ServiceTroubleError:
-                lost += 1
-                if lost == LOST_ANSWERS:
-                    raise
-                time.sleep(POLL_SECONDS)
-                continue
-            phases = [phase for phase in state.phases if phase.status]
-            for phase in phases[reported:]:
-                output.announce("build", f"phase {phase.name} {phase.status.lower()}")
-            reported = len(phases)
-            if state.status != "IN_PROGRESS":
-                break
-            time.sleep(POLL_SECONDS)
+        state = builds.follow(build, report, poll_seconds=POLL_SECONDS)
     except KeyboardInterrupt:
         builds.stop(build)
         raise

@@ -229,7 +229,7 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
     assert not wrong
 
 
-def test_several_images_are_built_side_by_side(
+def test_several_images_are_built_one_after_the_other(
     aws: ScriptedAws, run: Run, context: Path, tmp_path: Path
 ) -> None:
     digests = {}

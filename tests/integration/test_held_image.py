@@ -13,8 +13,7 @@ import boto3
 import pytest
 from tests.integration.scripted_aws import ACCOUNT, REGION, ScriptedAws
 
-from trainyard.gateways.images.ecr import MANIFEST_TYPES
-from trainyard.gateways.images.held_image import find_held_image
+from trainyard.gateways.images.held_image import MANIFEST_TYPES, find_held_image
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_a_registry_that_cannot_be_asked_is_said_and_nothing_more(name: str) -> 
     assert "queried" in said
 
 
-def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ecr_is_asked_without_a_pull(moto: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
     with ScriptedAws(moto.url).serving() as aws:
         for name, value in aws.environment().items():
@@ -112,8 +111,8 @@ def test_ecr_is_asked_by_the_call_of_a_pull(moto: Any, monkeypatch: pytest.Monke
         assert "holds the image under that digest" in find_held_image(name, digest)[1]
         assert "it was deleted, or never pushed" in str(find_held_image(name, gone)[0])
         for code in ("AccessDeniedException", "ThrottlingException", "ServerException"):
-            aws.refusals = {"BatchGetImage": [(code, "because")] * 9}
+            aws.refusals = {"DescribeImages": [(code, "because")] * 9}
             problem, observation = find_held_image(name, digest)
             assert problem is None and code in observation
         aws.refusals = {}
-        assert {call for call in aws.calls if "Image" in call} == {"BatchGetImage", "PutImage"}
+        assert {call for call in aws.calls if "Image" in call} == {"DescribeImages", "PutImage"}

@@ -14,7 +14,7 @@ from trainyard import training_elsewhere
 from trainyard.command import output
 from trainyard.commands.notify import Notice, Posted
 from trainyard.errors import ServiceTroubleError
-from trainyard.gateways.images.codebuild import BuildState
+from trainyard.gateways.images.codebuild import BuildState, CodeBuild
 from trainyard.pipeline import StepRunner
 from trainyard.training_elsewhere import TrainingElsewhere
 
@@ -112,7 +112,7 @@ def test_a_job_on_a_cluster_is_followed_to_its_end_or_left_to_the_next_segment(
     assert (steps.codes.get("restore") == 0) is (state != "Running")
 
 
-class Builds:
+class Builds(CodeBuild):
     """CodeBuild with one build, which ends at the third poll."""
 
     def __init__(self, status: str, code: str) -> None:
@@ -123,14 +123,14 @@ class Builds:
         self.started = {"project": project, **values}
         return "yard:1"
 
-    def states(self, ids: list[str]) -> dict[str, BuildState]:
+    def state(self, build_id: str) -> BuildState:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         exported = {"TRAIN_CODE": self.code} if self.code else {}
-        return {ids[0]: BuildState(ids[0], answer, (), "", "", "https://log", exported)}
+        return BuildState(build_id, answer, (), "", "", "https://log", exported)
 
-    def log_tail(self, _state: BuildState, *, lines: int) -> list[str]:
+    def log_tail(self, state: BuildState, *, lines: int = 12) -> list[str]:
         return ["step 1"]
 
 

@@ -22,7 +22,7 @@ def script(load_script: Callable[[str], Any]) -> Any:
 
 def image(image_id: str) -> ImageFacts:
     labels = {CONTENT_LABEL: CONTENT, COMMIT_LABEL: COMMIT}
-    return ImageFacts("1", (), (), {}, labels, "amd64", image_id, 1)
+    return ImageFacts("1", (), (), labels, "amd64", image_id, 1)
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def github_logs(run: str) -> Iterator["LogText"]:
 def build_logs(build: str, region: str) -> Iterator["LogText"]:
     """Return the messages of the phases and the end of the log of a CodeBuild build."""
     aws = CodeBuild(AwsAccount(region))
-    state = aws.states([build])[build]
+    state = aws.state(build)
     phases = [f"{phase.name} {phase.status}: {phase.message}" for phase in state.phases if phase.message]
     yield log_of(f"phases of {build}", "\n".join([*phases, state.status]))
     yield replace(log_of(f"log of {build}", "\n".join(aws.log_tail(state, lines=LAST_LINES))), is_cut=True)

@@ -1,8 +1,8 @@
 """Build training images, in AWS or here, where their content is new.
 
 The content is what git tracks and .dockerignore allows, the Dockerfile and the arguments. Its digest is a tag
-in ECR; if that tag exists, nothing is built. Several --dockerfile are built in parallel. CodeBuild checks and
-pushes the image that it built, so its result is a tested digest; --builder local only builds.
+in ECR; if that tag exists, nothing is built. Several --dockerfile are built one after the other. CodeBuild
+checks and pushes the image that it built, so its result is a tested digest; --builder local only builds.
 
 Reads:      the context; git; AWS_*; TRAINYARD_IMAGE_PROJECT and TRAINYARD_SOURCE_BUCKET for two options
 Writes:     the source into S3 and the image into ECR (codebuild), or the image into docker or buildah
@@ -30,7 +30,7 @@ from trainyard.command import arguments, output, signals
 from trainyard.command.checkout import SHIPPED_FILES
 from trainyard.command.parser import CommandParser, add_flag, add_option, script_parser
 from trainyard.commands.image_lint import LintRequest, lint_dockerfile
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import append_summary, refusal_in_summary, set_outputs
@@ -254,7 +254,7 @@ def build_here(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> 
 
 
 def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -> list[dict[str, Any]]:
-    """Build in parallel; raise the first failure once all builds have ended."""
+    """Build one after the other; a failure ends the command."""
     require_sendable(args, requests)
     # A git tag at HEAD is the version of that commit only, not of a changed tree or of another --commit.
     is_head = not args.commit and not any(request.dirty for request in requests)
@@ -282,13 +282,7 @@ def build_in_aws(args: argparse.Namespace, requests: "Sequence[BuildRequest]") -
         token=f"{time.time_ns():x}",
         rebuild=args.rebuild,
     )
-    results = builder.build(requests)
-    failed = [result for result in results if isinstance(result, TrainyardError)]
-    for error in failed[1:]:
-        _logger.error("%s", error)
-    if failed:
-        raise failed[0]
-    return [result for result in results if isinstance(result, dict)]
+    return builder.build(requests)
 
 
 def build_poll(aws: CodeBuild, args: argparse.Namespace, *, most_attempts: int = 3) -> BuildPoll:
@@ -296,7 +290,6 @@ def build_poll(aws: CodeBuild, args: argparse.Namespace, *, most_attempts: int =
         aws,
         lambda image, text: _logger.info("%s | %s", image, text),
         time.monotonic,
-        time.sleep,
         seconds=args.time_limit,
         poll_seconds=args.every,
         most_attempts=most_attempts,

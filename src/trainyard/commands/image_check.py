@@ -35,7 +35,7 @@ from trainyard.commands.image_build import (
     send_tools,
 )
 from trainyard.commands.image_lint import find_uv, is_offline
-from trainyard.errors import ConfigError, ExitCode, TrainyardError
+from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.codebuild import CodeBuild
 from trainyard.gateways.images.ecr import login_to
@@ -188,9 +188,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
             args.project, source=source | machine, variables=variables, token=f"{token}-{attempt}"
         )
 
-    ended = build_poll(aws, args).follow({"check": start})["check"]
-    if isinstance(ended, TrainyardError):
-        raise ended
+    ended = build_poll(aws, args).follow("check", start)
     buildspec = (SHIPPED_FILES / "buildspec.yml").read_bytes()
     answers = exported_answers(ended, args.image, args.level, buildspec)
     unknown = [name for name, ok in answers.items() if ok is None]

@@ -170,16 +170,7 @@ class Linter:
             if time.monotonic() > self.limit:
                 return None, "", "error: no time was left"
             assert self.uv
-            done, chosen = compile_requirements(
-                self.uv,
-                request.requirements,
-                constraints=request.constraints,
-                dropped=sorted(request.dropped),
-                preferred=dict(request.preferred),
-                flags=request.flags,
-                index=self.request.index,
-            )
-            self.answers[request] = (done.exit_code, chosen, done.stderr)
+            self.answers[request] = compile_requirements(self.uv, request, index=self.request.index)
         return self.answers[request]
 
 

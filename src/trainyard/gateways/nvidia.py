@@ -190,18 +190,16 @@ def _is_chosen(index: str, uuid: str, names: list[str]) -> bool:
 
 
 def read_compute_processes(text: str) -> tuple[ComputeProcess, ...]:
-    """Return the processes in the CSV answer, with or without header and units; other rows are ignored."""
+    """Return the processes in the CSV answer; other rows are ignored."""
     found = []
     for line in text.splitlines():
-        pid, _, rest = line.strip().partition(",")
-        # A name may hold a comma, so the columns behind it are taken from the end.
-        columns = [column.strip() for column in rest.split(",")]
-        gpu = columns.pop() if len(columns) > 2 and columns[-1].startswith("GPU-") else ""
-        if not pid.isdecimal() or len(columns) < 2:
+        columns = line.strip().split(", ")
+        if len(columns) < 4 or not columns[0].isdecimal() or not columns[-1].startswith("GPU-"):
             continue
-        memory = columns.pop().removesuffix(" MiB")
+        # A name may hold a comma, so the columns behind it are taken from the end.
+        pid, *name, memory, gpu = columns
         size = int(memory) * _MIB if memory.isdecimal() else None
-        found.append(ComputeProcess(int(pid), ", ".join(columns), size, gpu))
+        found.append(ComputeProcess(int(pid), ", ".join(name), size, gpu))
     return tuple(found)
 
 

@@ -8,10 +8,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainyard.gateways.process import Finished, run_program
+from trainyard.gateways.process import run_program
+
+if TYPE_CHECKING:
+    from trainyard.image.conflict.resolution import ResolverRequest
 
 _SECONDS = 60.0
 _PUBLISHED_SECONDS = 300.0
@@ -21,19 +24,11 @@ _INDEXES = frozenset(f"UV_{name}" for name in _NAMES)
 
 
 def compile_requirements(
-    uv: Path,
-    requirements: Sequence[str],
-    *,
-    constraints: Sequence[str] = (),
-    dropped: Sequence[str] = (),
-    preferred: Mapping[str, str],
-    flags: Sequence[str] = (),
-    index: str = "",
-) -> tuple[Finished, str]:
-    """Return how uv ended, and the versions that it chose as lines of a requirements file.
+    uv: Path, request: "ResolverRequest", *, index: str = ""
+) -> tuple[int | None, str, str]:
+    """Return uv's exit code, the versions that it chose as lines of a requirements file, and its messages.
 
-    `dropped` are packages that nothing requires, `preferred` those that are installed already. `index` is a
-    URL or a folder of wheels; empty is uv's own.
+    `index` is a URL or a folder of wheels; empty is uv's own.
     """
     where = ["--default-index", index] if "://" in index else ["--no-index", "--find-links", index]
     environment = {key: value for key, value in os.environ.items() if key not in _INDEXES}
@@ -41,19 +36,19 @@ def compile_requirements(
     with tempfile.TemporaryDirectory(prefix="trainyard-resolve-") as name:
         folder = Path(name)
         texts = {
-            "requirements.in": requirements,
-            "constraints.txt": constraints,
-            "overrides.txt": [f"{one} ; sys_platform == 'never'" for one in dropped],
-            "chosen.txt": [f"{package}=={version}" for package, version in preferred.items()],
+            "requirements.in": request.requirements,
+            "constraints.txt": request.constraints,
+            "overrides.txt": [f"{one} ; sys_platform == 'never'" for one in sorted(request.dropped)],
+            "chosen.txt": [f"{package}=={version}" for package, version in request.preferred],
         }
         for file, lines in texts.items():
             (folder / file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         command = [str(uv), "pip", "compile", "requirements.in", "--constraints", "constraints.txt"]
         # Without --python, uv starts every Python of the path to ask for its version.
         command += ["--python", sys.executable, "--overrides", "overrides.txt"]
-        command += ["--output-file", "chosen.txt", *_FLAGS, *flags, *(where if index else ())]
+        command += ["--output-file", "chosen.txt", *_FLAGS, *request.flags, *(where if index else ())]
         done = run_program(command, seconds=_SECONDS, cwd=folder, environment=environment)
-        return done, (folder / "chosen.txt").read_text(encoding="utf-8")
+        return done.exit_code, (folder / "chosen.txt").read_text(encoding="utf-8"), done.stderr
 
 
 def published_digests(

@@ -11,7 +11,6 @@ the program has ended only when the group is empty.
 """
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -38,11 +37,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16
 """Most bytes of output that are passed on at once; a longer line is passed on in pieces."""
-# A program of which so many reads in a row find more output is read in blocks, because a read costs more than
-# a line. Meanwhile the pipe takes this much, so that the program does not wait.
-_MOST_READS, _BLOCK_SECONDS, _PIPE_BYTES = 20, 0.02, 1 << 20
-_TICK_SECONDS = 0.01
-"""The clock of a pipe, as that of files, may lie so far behind."""
 # How long output is read after the end, and after how much silence then no longer.
 _LAST_OUTPUT_SECONDS, _SILENCE_MILLISECONDS = 5.0, 500
 _LEFTOVER_SECONDS = 10.0
@@ -102,7 +96,7 @@ def run_supervised(
     """Run `command` in `directory`; show its output, append it to `log`, and pass it on to `on_output`.
 
     `on_output` gets text that ends where a line ends, at a line feed or a carriage return, and the time in
-    Unix seconds by which it was written; the log and the terminal get it without its secrets. The program
+    Unix seconds at which it was read; the log and the terminal get it without its secrets. The program
     gets this process's environment with `environment` added, without the variables `without` and torchrun's
     own. A second Ctrl-C kills it at once.
     """
@@ -312,21 +306,15 @@ def _pass_output_on(
     its log must not change any more.
     """
     assert process.stdout is not None
-    pending, chunk, reads = b"", b"-", 0
+    pending, chunk = b"", b"-"
     with log.open("ab") as file, process.stdout as stream:
         poll = select.poll()
         poll.register(stream, select.POLLIN)
-        with contextlib.suppress(OSError, AttributeError):  # another system, or too many pipes of this user
-            fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        made = os.fstat(stream.fileno()).st_mtime
         while chunk:
             is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
             if is_last and not over.is_set():
                 continue
             chunk = b"" if is_last else os.read(stream.fileno(), _CHUNK)
-            # Linux before 6.15 keeps when a pipe was last written to; later ones and other systems do not.
-            written = os.fstat(stream.fileno()).st_mtime
-            moment = time.time() if written == made else min(time.time(), written + _TICK_SECONDS)
             pending += chunk
             end = secrets.end_of_lines(pending) if chunk else len(pending)
             if not end and len(pending) > _CHUNK:
@@ -341,7 +329,4 @@ def _pass_output_on(
                 with contextlib.suppress(OSError):
                     target.write(masked)
                     target.flush()
-            on_output(lines.decode(errors="replace"), moment)
-            reads = reads + 1 if poll.poll(0) else 0
-            if reads > _MOST_READS and len(chunk) < _CHUNK:
-                late.wait(_BLOCK_SECONDS)
+            on_output(lines.decode(errors="replace"), time.time())

@@ -75,11 +75,11 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
     aws: Any = SimpleNamespace(
         region="us-west-2",
         start=start,
-        states=lambda ids: dict.fromkeys(ids, ended),
+        follow=lambda *_, **__: ended,
     )
     builder = AwsBuilder(
         aws,
-        BuildPoll(aws, lambda *_: None, lambda: 0.0, lambda _: None, seconds=1.0, poll_seconds=1.0),
+        BuildPoll(aws, lambda *_: None, lambda: 0.0, seconds=1.0, poll_seconds=1.0),
         send_files=lambda _: ({"sourceLocationOverride": "bucket/key"}, True),
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
         fixed_tags=lambda _: lambda tag: immutable and tag != "latest",

@@ -182,7 +182,7 @@ def image(
     command: tuple[str, ...] = (),
     size: int | None = 10,
 ) -> ImageFacts:
-    return ImageFacts(user, entrypoint, command, {}, {}, "amd64", "id", size)
+    return ImageFacts(user, entrypoint, command, {}, "amd64", "id", size)
 
 
 def test_user_entry_point_and_size_are_judged_and_root_is_a_warning() -> None:

@@ -1,17 +1,21 @@
-"""Use CodeBuild: send it a source, start a build, read its state and the end of its log, stop it.
+"""Use CodeBuild: send it a source, start a build, follow it to its end, read the end of its log, stop it.
 
 Every call has a time limit and bounded retries. The caller decides whether a build may be started again.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ServiceError
+from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways.aws_refusals import AwsAccount
 
 _TAIL_LINES = 12
+# A build is no longer followed when CodeBuild has not answered this many times in a row.
+_LOST_ANSWERS = 5
 
 
 @dataclass(frozen=True)
@@ -107,14 +111,46 @@ class CodeBuild:
         )
         return str(answer["build"]["id"])
 
-    def states(self, build_ids: Sequence[str]) -> dict[str, BuildState]:
-        """Return the present states of builds by their ids. Raises ServiceError if one is unknown."""
-        what = f"read the state of the build {', '.join(build_ids)}"
-        found = self._aws.call("codebuild", "batch_get_builds", what=what, ids=list(build_ids))["builds"]
-        states = {str(one["id"]): _state(one) for one in found}
-        if unknown := [one for one in build_ids if one not in states]:
-            raise ServiceError(f"CodeBuild knows no build {', '.join(unknown)}")
-        return states
+    def state(self, build_id: str) -> BuildState:
+        """Return the present state of a build. Raises ServiceError if there is no such build."""
+        what = f"read the state of the build {build_id}"
+        found = self._aws.call("codebuild", "batch_get_builds", what=what, ids=[build_id])["builds"]
+        if not found:
+            raise ServiceError(f"CodeBuild knows no build {build_id}")
+        return _state(found[0])
+
+    def follow(
+        self,
+        build_id: str,
+        on_phase: Callable[[CodeBuildPhase], None],
+        *,
+        poll_seconds: float,
+        seconds: float = math.inf,
+    ) -> BuildState:
+        """Return the state of a build once it has ended, or after `seconds`.
+
+        `on_phase` is given each phase that has ended. Raises ServiceTroubleError when CodeBuild cannot be
+        polled.
+        """
+        end = time.monotonic() + seconds
+        lost, reported = 0, 0
+        while True:
+            time.sleep(poll_seconds)
+            try:
+                state, lost = self.state(build_id), 0
+            except ServiceTroubleError:
+                lost += 1
+                if lost == _LOST_ANSWERS:
+                    raise
+                continue
+            phases = [phase for phase in state.phases if phase.status]
+            for phase in phases[reported:]:
+                on_phase(phase)
+            reported = len(phases)
+            if state.status not in ("IN_PROGRESS", "SUCCEEDED"):
+                time.sleep(poll_seconds)  # the last lines of a log arrive late
+            if state.status != "IN_PROGRESS" or time.monotonic() > end:
+                return state
 
     def log_tail(self, state: BuildState, *, lines: int = _TAIL_LINES) -> list[str]:
         """Return the last lines of a build's log; none if there is no log."""

@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
+from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.images.local_builder import Login
 
-MANIFEST_TYPES = (
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
 _NO_REPOSITORY = "RepositoryNotFoundException"
 _MISSING = ("ImageNotFoundException", _NO_REPOSITORY)
 # Prefixes of tags that are set before the scan, and of lists of an image's attachments.
@@ -76,29 +70,6 @@ def find_digest(
         raise PermissionRefusedError(str(error)) from None
     details = (answer or {}).get("imageDetails") or ()
     return str(details[0]["imageDigest"]) if details else None
-
-
-def has_image(place: tuple[str, str], repository: str, digest: str) -> bool:
-    """Return whether the registry has an image, by the call that a pull makes; `place` is account and region.
-
-    Raises ServiceError if AWS refuses.
-    """
-    account, region = place
-    what = f"find {repository} in ECR"
-    answer = AwsAccount(region).call(
-        "ecr",
-        "batch_get_image",
-        what=what,
-        absent=_MISSING,
-        registryId=account,
-        repositoryName=repository,
-        imageIds=[{"imageDigest": digest}],
-        acceptedMediaTypes=list(MANIFEST_TYPES),
-    )
-    failures = [str(one.get("failureCode", "")) for one in (answer or {}).get("failures") or ()]
-    if failures and failures != ["ImageNotFound"]:
-        raise ServiceError(f"AWS in {region} refused to {what}: {failures[0]}")
-    return bool(answer and answer.get("images"))
 
 
 def image_or_newest(named: str, environment: Mapping[str, str], *, region: str = "") -> str:

@@ -10,14 +10,19 @@ import re
 from trainyard.errors import (
     ConfigError,
     ServiceError,
-    ServiceTroubleError,
     VerificationError,
     WaitTimeoutError,
 )
-from trainyard.gateways.bounded_calls import call_again, within
-from trainyard.gateways.http_requests import RETRIED_STATUSES, HttpAnswer, is_loopback, send_request
-from trainyard.gateways.images.ecr import MANIFEST_TYPES, ecr_place, has_image
+from trainyard.gateways.bounded_calls import within
+from trainyard.gateways.http_requests import is_loopback, send_request
+from trainyard.gateways.images.ecr import ecr_place, find_digest
 
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 _ATTEMPT_SECONDS = 3.0
 # For the complete answer: a registry may send its bytes one by one, or redirect to others.
 _SECONDS = 8.0
@@ -43,7 +48,7 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
         is_held = within(
             seconds,
             lambda: (
-                has_image(place, repository, digest) if place else _has_manifest(host, repository, digest)
+                _is_in_ecr(*place, repository, digest) if place else _has_manifest(host, repository, digest)
             ),
         )
     except VerificationError as error:
@@ -56,6 +61,11 @@ def find_held_image(name: str, digest: str, *, seconds: float = _SECONDS) -> _An
     return None, f"{host} holds the image under that digest"
 
 
+def _is_in_ecr(account: str, region: str, repository: str, digest: str) -> bool:
+    found = find_digest(account=account, region=region, repository=repository, tag="", digest=digest)
+    return found is not None
+
+
 def _has_manifest(host: str, repository: str, digest: str) -> bool:
     """Return whether a registry other than ECR has the manifest. Raises VerificationError for other bytes.
 
@@ -64,14 +74,9 @@ def _has_manifest(host: str, repository: str, digest: str) -> bool:
     address = f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{repository}/manifests/{digest}"
     headers = {"Accept": ", ".join(MANIFEST_TYPES), "User-Agent": "Trainyard"}
 
-    def request_manifest() -> HttpAnswer:
-        answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
-        if answer.status not in (200, 404):
-            kind = ServiceTroubleError if answer.status in RETRIED_STATUSES else ServiceError
-            raise kind(f"{host} answered {answer.status}")
-        return answer
-
-    answer = call_again(request_manifest, attempts=2)
+    answer = send_request("GET", address, seconds=_ATTEMPT_SECONDS, headers=headers)
+    if answer.status not in (200, 404):
+        raise ServiceError(f"{host} answered {answer.status}")
     found = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
     if answer.status == 200 and found != digest:
         raise VerificationError(f"{host}/{repository}: the manifest of {digest} has the digest {found}")

@@ -38,7 +38,6 @@ class ImageFacts:
     """The user that USER set; empty means root."""
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
-    environment: Mapping[str, str]
     labels: Mapping[str, str]
     architecture: str
     image_id: str
@@ -300,12 +299,10 @@ def _buildah_facts(found: Mapping[str, Any]) -> ImageFacts:
 
 
 def _facts(config: Mapping[str, Any], architecture: str, size: int | None, *, image_id: str) -> ImageFacts:
-    variables = (line.partition("=") for line in config.get("Env") or ())
     return ImageFacts(
         user=str(config.get("User") or ""),
         entrypoint=tuple(config.get("Entrypoint") or ()),
         command=tuple(config.get("Cmd") or ()),
-        environment={key: value for key, _, value in variables},
         labels=dict(config.get("Labels") or {}),
         architecture=architecture,
         image_id=image_id.removeprefix("sha256:"),

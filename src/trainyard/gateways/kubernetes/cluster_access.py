@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.aws_session import credential_variables
-from trainyard.gateways.kubernetes.eks import eks_token
+from trainyard.gateways.kubernetes.eks import EksCluster, eks_token
 from trainyard.gateways.process import run_program
 
 EXEC_SECONDS = 60
@@ -106,13 +106,13 @@ def pod_access(environment: Mapping[str, str] = os.environ) -> Access | None:
     )
 
 
-def eks_access(*, cluster: str, region: str, server: str, authority: str) -> Access:
+def eks_access(cluster: EksCluster) -> Access:
     """Return the access to an EKS cluster with the AWS credentials of this process."""
     return Access(
-        server=server,
-        credentials=Credentials(lambda: eks_token(cluster, region=region)),
-        authority=_decode_base64(authority, f"the certificate of {cluster}"),
-        context=f"{cluster} in {region}",
+        server=cluster.endpoint,
+        credentials=Credentials(lambda: eks_token(cluster.name, region=cluster.region)),
+        authority=_decode_base64(cluster.authority, f"the certificate of {cluster.name}"),
+        context=f"{cluster.name} in {cluster.region}",
     )
 
 

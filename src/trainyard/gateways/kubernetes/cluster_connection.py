@@ -33,9 +33,7 @@ def access_by_name(name: str, region: str = "") -> Access:
             f"{name}: neither an EKS cluster nor a HyperPod cluster on EKS that can be reached; "
             "trainyard cluster list shows those of a --region"
         )
-    return eks_access(
-        cluster=found.name, region=found.region, server=found.endpoint, authority=found.authority
-    )
+    return eks_access(found)
 
 
 def _behind(name: str, region: str) -> EksCluster | None:

@@ -37,11 +37,12 @@ def pool_of(access: Access, connections: int) -> Any:
     proxy = proxy_of(access)
     if not proxy:
         return urllib3.PoolManager(**settings)
-    address, headers = without_user(proxy), proxy_headers(proxy)
     try:
-        return urllib3.ProxyManager(address, proxy_headers=headers, **settings)
-    except (ValueError, urllib3.exceptions.HTTPError) as error:
-        raise ConfigError(f"the proxy {address} cannot be used: {error}") from None
+        address = urllib3.util.parse_url(proxy)._replace(auth=None).url
+        return urllib3.ProxyManager(address, proxy_headers=proxy_headers(proxy), **settings)
+    except (ValueError, urllib3.exceptions.HTTPError):
+        host = proxy.rpartition("@")[2]
+        raise ConfigError(f"the proxy {host} cannot be used: it is no address of http or https") from None
 
 
 def proxy_of(access: Access) -> str:
@@ -59,13 +60,6 @@ def proxy_headers(proxy: str) -> dict[str, str]:
         return {}
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-
-
-def without_user(url: str) -> str:
-    """Return the URL without user and password, so that it can be printed."""
-    scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}" if mark else url.rpartition("@")[2]
 
 
 def ssl_context(access: Access) -> ssl.SSLContext:

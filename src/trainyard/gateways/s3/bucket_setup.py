@@ -12,6 +12,8 @@ from trainyard.gateways.s3.client import Bucket
 from trainyard.gateways.s3.refusals import DENIED
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+_BLOCKED = {"PublicAccessBlockConfiguration": dict.fromkeys(_BLOCKS, True)}
+_VERSIONED = {"VersioningConfiguration": {"Status": "Enabled"}}
 _ABORT_RULE, _ABORT_DAYS = "abort-incomplete-uploads", 7
 _UNKNOWN = ("NotImplemented", "501", "MethodNotAllowed", "405", "404", "NotFound", "UnsupportedOperation")
 _NOT_SET = (
@@ -59,9 +61,9 @@ class BucketSetup:
     def findings(self, *, fix: bool) -> Iterator[BucketFinding]:
         """Yield a finding per setting; with `fix`, settings that are not good are fixed first."""
         settings: tuple[tuple[str, str, _Judge, _Fix | None], ...] = (
-            ("public access block", "public_access_block", _public, _block_public),
+            ("public access block", "public_access_block", _public, lambda _: _BLOCKED),
             ("encryption", "bucket_encryption", _encryption, self._encrypt),
-            ("versioning", "bucket_versioning", _versioning, _keep_versions),
+            ("versioning", "bucket_versioning", _versioning, lambda _: _VERSIONED),
             ("aborted uploads", "bucket_lifecycle_configuration", self._abort_rule, _abort_uploads),
             # People wrote these, so they are not fixed.
             ("no expiry", "bucket_lifecycle_configuration", self._expiry, None),
@@ -122,10 +124,6 @@ def _public(answer: _Answer) -> str | None:
     return f"not on: {', '.join(open_)}" if open_ else None
 
 
-def _block_public(_: _Answer) -> dict[str, Any]:
-    return {"PublicAccessBlockConfiguration": dict.fromkeys(_BLOCKS, True)}
-
-
 def _encryption(answer: _Answer) -> str | None:
     rules = answer.get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
     return None if rules else "objects that are put without requesting it are not encrypted"
@@ -134,10 +132,6 @@ def _encryption(answer: _Answer) -> str | None:
 def _versioning(answer: _Answer) -> str | None:
     status = answer.get("Status")
     return None if status == "Enabled" else f"{status or 'never enabled'}: overwritten objects are lost"
-
-
-def _keep_versions(_: _Answer) -> dict[str, Any]:
-    return {"VersioningConfiguration": {"Status": "Enabled"}}
 
 
 def _abort_uploads(answer: _Answer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Build images in AWS: unless ECR has the content, send the source, follow the builds, compare the digests.
+"""Build images in AWS: unless ECR has the content, send the source, follow the build, compare the digests.
 
 An image that exists under every requested tag is not built again; if it was checked only at a lower level, it
 is checked again. CodeBuild, ECR and the archive writer are passed in; this module holds the order of the
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, VerificationError
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
@@ -59,20 +59,38 @@ class AwsBuilder:
     """A part of CodeBuild's idempotency token: with the same one, the same content is started only once."""
     rebuild: bool = False
 
-    def build(self, requests: Sequence[BuildRequest]) -> list[dict[str, Any] | TrainyardError]:
-        """Return, for each request, the result as plain data or why its build failed.
+    def build(self, requests: Sequence[BuildRequest]) -> list[dict[str, Any]]:
+        """Build the images one after the other; return each result as plain data.
 
-        Raises ConfigError and ServiceError before any build is started, and what `BuildPoll.follow` raises.
+        Raises ConfigError and ServiceError before any build is started, what `BuildPoll.follow` raises, and
+        VerificationError for a build whose image is not proven.
         """
         held = {one.image: self._find_existing_image(one) for one in requests}
         for request in requests:
             if not held[request.image][0]:
                 self._require_free_tags(request)
-        starts = {
-            one.image: self._start(one, held[one.image][0]) for one in requests if not held[one.image][1]
+        return [self._build_one(one, *held[one.image]) for one in requests]
+
+    def _build_one(self, request: BuildRequest, held: str, has_passed: bool) -> dict[str, Any]:
+        """Return the result; `held` is the digest that ECR has, empty if the image is to be built."""
+        existing = {"uri": self._uri(request, held), "digest": held, "built": False}
+        if has_passed:
+            return request.record() | existing
+        ended = self.poll.follow(request.image, self._start(request, held))
+        if held:
+            exported_answers(ended, self._uri(request, held), self.level, self.buildspec)
+            return request.record() | existing
+        digest = self._built_digest(request, ended)
+        phases = {phase.name: phase.seconds or 0.0 for phase in ended.phases if phase.status}
+        return request.record() | {
+            "uri": self._uri(request, digest),
+            "digest": digest,
+            "built": True,
+            "build_id": ended.build_id,
+            "phases": phases,
+            "seconds": round(sum(phases.values()), 1),
+            "log": ended.log_address,
         }
-        ended = self.poll.follow(starts)
-        return [self._result(one, held[one.image][0], ended.get(one.image)) for one in requests]
 
     def _find_existing_image(self, request: BuildRequest) -> tuple[str, bool]:
         """Return the digest of the image with this content and every needed tag, and whether it passed.
@@ -130,25 +148,6 @@ class AwsBuilder:
             token=f"{request.tag}-{self.token}-{attempt}",
             secrets={} if held else self.secrets,
         )
-
-    def _result(
-        self, request: BuildRequest, held: str, ended: "BuildState | TrainyardError | None"
-    ) -> dict[str, Any] | TrainyardError:
-        if isinstance(ended, TrainyardError):
-            return ended
-        try:
-            if held and ended is not None:
-                exported_answers(ended, self._uri(request, held), self.level, self.buildspec)
-            built = None if held else ended
-            digest = held if built is None else self._built_digest(request, built)
-        except TrainyardError as error:
-            return error
-        found = {"uri": self._uri(request, digest), "digest": digest, "built": built is not None}
-        if built is not None:
-            phases = {phase.name: phase.seconds or 0.0 for phase in built.phases if phase.status}
-            found |= {"build_id": built.build_id, "phases": phases}
-            found |= {"seconds": round(sum(phases.values()), 1), "log": built.log_address}
-        return request.record() | found
 
     def _built_digest(self, request: BuildRequest, ended: "BuildState") -> str:
         """Return the digest of a built image; raise VerificationError unless the registry holds it."""

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from trainyard.errors import ConfigError
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# The place of a value, by its kind.
 # https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_CreateSecret.html
-_NAME = re.compile(r"(?:arn:aws[a-z-]*:secretsmanager:[\w:/+=.@-]{1,400}|[\w/+=.@-]{1,512}(?::[\w.-]*){0,3})")
+_PLACES = {
+    "src": re.compile(r".+"),
+    "env": re.compile(r"[A-Za-z_]\w*", re.ASCII),
+    "secretsmanager": re.compile(
+        r"arn:aws[a-z-]*:secretsmanager:[\w:/+=.@-]{1,400}|[\w/+=.@-]{1,512}(?::[\w.-]*){0,3}"
+    ),
+}
 _FORM = "write it as id=ID,src=FILE, id=ID,env=VARIABLE or id=ID,secretsmanager=NAME"
 
 
@@ -34,16 +40,10 @@ def parse_secret(text: str) -> BuildSecret:
     facts = dict(part.partition("=")[::2] for part in text.split(","))
     name = facts.pop("id", "")
     facts = {{"source": "src"}.get(key, key): value for key, value in facts.items() if key != "type"}
-    if not _ID.fullmatch(name) or len(facts) > 1:
-        raise ConfigError(f"--secret: {_FORM}")
     kind, place = next(iter(facts.items()), ("env", name))  # as docker reads `id=NAME` alone
-    patterns = {"src": re.compile(r".+"), "env": _VARIABLE, "secretsmanager": _NAME}
-    if kind not in patterns:
-        raise ConfigError(f"--secret id={name}: the source of its value is unknown; {_FORM}")
-    if not patterns[kind].fullmatch(place):
-        raise ConfigError(
-            f"--secret id={name}: no valid name for {kind}. Give a name, never the value: {_FORM}"
-        )
+    pattern = _PLACES.get(kind)
+    if not _ID.fullmatch(name) or len(facts) > 1 or pattern is None or not pattern.fullmatch(place):
+        raise ConfigError(f"--secret: {_FORM}. Name the place of the value, never the value")
     return BuildSecret(name, kind, place)
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.image.building.build_request import COMMIT_ARGUMENT, BuildRequest, image_name, parse_build_args
-from trainyard.image.context.build_context import choose_files, content_digest, refuse_secrets, require_usable
+from trainyard.image.context.build_context import content_digest, refuse_secrets, require_usable
 from trainyard.image.context.context_secrets import secret_by_content
 from trainyard.image.context.copied_files import locks_of, unsent_sources
 from trainyard.image.context.dockerfile import Dockerfile, parse_dockerfile
-from trainyard.image.context.ignore_rules import parse_ignore_file
+from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 from trainyard.image.context.image_names import parse_reference, require_repository
 from trainyard.run.untrusted_files import read_text
 
@@ -53,7 +53,7 @@ def plan_build(
     known = parse_dockerfile(text, str(dockerfile))
     given = parse_build_args([*build_args, *_base_argument(base_image, known)], known.arguments)
     rules = parse_ignore_file(read_text(ignore_file), str(ignore_file)) if ignore_file else ()
-    chosen = choose_files(listed, rules)
+    chosen = sorted((f for f in listed if not is_ignored(f.name, rules)), key=lambda f: f.name)
     require_usable(chosen, where=str(context), most_bytes=most_bytes)
     wanted = [(one.name, one.mode) for one in chosen]
     read: list[HashedFile] = files.hash_files(context, wanted, examine=secret_by_content)

@@ -6,7 +6,6 @@ Their words are rows of facts/rules.yaml.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from trainyard.config.secret_forms import (
     baked_secret_kind,
@@ -59,20 +58,14 @@ def _efa_missing(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
 def _efa_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     row, torch = next(rows_with("efa", "oldest_installer")), declared.torch
     own = torch_row(torch.version).get("nccl", "") if torch and torch.build != "cpu" else ""
-    nccl, installer, needed = (
-        declared.nccl or version(own),
-        declared.efa_installer,
-        version(row["oldest_installer"]),
-    )
-    without = any(f"{one.name}={one.value}" == row["unless"] for one in declared.variables)
+    nccl, installer = declared.nccl or version(own), declared.efa_installer
+    needed, unless = version(row["oldest_installer"]), row["unless"]
+    without = any(f"{one.name}={one.value}" == unless for one in declared.variables)
     if installer and installer < needed and nccl >= version(row["nccl"]) and not without:
-        names: dict[str, Any] = {
-            "nccl": nccl,
-            "installer": installer,
-            "needed": needed,
-            "unless": row["unless"],
-        }
-        yield answer("efa-nccl", None, severity=ERROR if machine.rdma else WARNING, **names)
+        kind = ERROR if machine.rdma else WARNING
+        yield answer(
+            "efa-nccl", None, severity=kind, nccl=nccl, installer=installer, needed=needed, unless=unless
+        )
 
 
 def _two_nccl(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
@@ -101,8 +94,7 @@ def _library_path(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     is_first = any("/lib/x86_64-linux-gnu" in folder for folder in folders)
     if torch and is_old and is_first and torch.version >= version(cudnn["torch"]) and torch.build != "base":
         severity = WARNING if declared.base_is_used else ERROR
-        names: dict[str, Any] = {"cudnn": cudnn["cudnn"], "torch": torch.text}
-        yield answer("library-path.cudnn", path, severity=severity, **names)
+        yield answer("library-path.cudnn", path, severity=severity, cudnn=cudnn["cudnn"], torch=torch.text)
     row, installer = next(rows_with("pairs", "absent")), declared.efa_installer
     dead = [one for one in folders if one.startswith(tuple(row["absent"]))]
     made = any(f"={folder}" in declared.commands for folder in row["absent"])
@@ -144,8 +136,10 @@ def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator
         elif one.name in _JUDGED and (found := judge_variable(one.name, one.value, place)):
             severity, reason, fix = found.severity, found.evidence, found.fix
         if severity is not Severity.INFO:
-            names: dict[str, Any] = {"name": one.name, "value": one.value, "reason": reason, "remedy": fix}
-            yield answer("environment", one, severity=severity, **names)
+            value = one.value
+            yield answer(
+                "environment", one, severity=severity, name=one.name, value=value, reason=reason, remedy=fix
+            )
 
 
 def _unpinned(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:

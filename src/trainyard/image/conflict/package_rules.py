@@ -73,14 +73,10 @@ def _torch_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Findin
         base = declared.base_of(torch).cuda
         right = base if base in builds else version(torch_row(torch.version)["pypi_cuda"])
         edit = _other_build(declared, torch, right) if not base or base[0] == right[0] else None
-        wheels, release = ", ".join(map(_suffix, builds)), minor(torch.version)
-        names: dict[str, Any] = {
-            "torch": torch.text,
-            "release": release,
-            "wheels": wheels,
-            "right": _suffix(right),
-        }
-        yield answer("torch-cuda", torch, edit=edit, **names)
+        wheels, release, suffix = ", ".join(map(_suffix, builds)), minor(torch.version), _suffix(right)
+        yield answer(
+            "torch-cuda", torch, edit=edit, torch=torch.text, release=release, wheels=wheels, right=suffix
+        )
 
 
 def _suffix(cuda: Version) -> str:
@@ -108,13 +104,8 @@ def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding
     base = declared.base_of(declared.packages[compiled[0]] if compiled else declared.torch)
     differs = cuda and base.cuda and not declared.base_is_used and base.cuda[0] != cuda[0]
     if differs and compiled and base.has_compiler:
-        names: dict[str, Any] = {
-            "image": base.image,
-            "own": base.cuda,
-            "cuda": cuda,
-            "compiled": ", ".join(compiled),
-        }
-        yield answer("base-cuda", base, **names)
+        named = ", ".join(compiled)
+        yield answer("base-cuda", base, image=base.image, own=base.cuda, cuda=cuda, compiled=named)
 
 
 def _architecture(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
@@ -166,8 +157,8 @@ def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
         if source and not install.removes and not install.other_indexes:
             if not base.has_compiler and base.kind not in ("other", "rocm") and is_stated(base.image):
                 severity = WARNING if _may_have_cuda(declared, step) else ERROR
-                names: dict[str, Any] = {"package": source.written, "image": base.image}
-                yield answer("compiled.nvcc", step, severity=severity, **names)
+                package, image = source.written, base.image
+                yield answer("compiled.nvcc", step, severity=severity, package=package, image=image)
             elif not torch_is_there and base.kind in ("cuda", "python", "system"):
                 yield answer("compiled.torch", step, package=source.written, name=source.name)
         if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
@@ -311,13 +302,10 @@ def _mixed_builds(declared: DeclaredVersions, machine: TargetMachine) -> Iterato
     for package in (declared.packages.get(name) for name in ("torchvision", "torchaudio")):
         other = _origin(declared, machine, package)
         if package and other and other != own:
-            names: dict[str, Any] = {
-                "name": package.name,
-                "found": package.text,
-                "other": other,
-                "torch": torch.text,
-            }
-            yield answer("mixed-builds", package, own=own, **names)
+            name, found = package.name, package.text
+            yield answer(
+                "mixed-builds", package, name=name, found=found, other=other, torch=torch.text, own=own
+            )
     if base.kind == "rocm" and own != "ROCm":
         yield answer("mixed-builds.rocm", torch, torch=torch.text, own=own, image=base.image)
     if machine.processor == "aarch64" and own == "CPU" and torch.build == "pypi":

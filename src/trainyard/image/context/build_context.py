@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.context_secrets import secret_by_name
-from trainyard.image.context.ignore_rules import IgnoreRule, is_ignored
+from trainyard.run.sizes import format_size
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.context_files import FileOnDisk, HashedFile
@@ -31,11 +31,6 @@ def checked_tag(level: str, tag: str, digest: str) -> str:
     return f"checked-{level}-{tag.removeprefix('content-')}-{digest.removeprefix('sha256:')[:12]}"
 
 
-def choose_files(files: "Iterable[FileOnDisk]", rules: tuple[IgnoreRule, ...]) -> "list[FileOnDisk]":
-    """Return the files that no rule excludes, sorted by name."""
-    return sorted((f for f in files if not is_ignored(f.name, rules)), key=lambda f: f.name)
-
-
 def require_usable(files: "Sequence[FileOnDisk]", *, where: str, most_bytes: int) -> None:
     """Raise ConfigError for a context that is empty or too large, or has a file whose name marks a secret."""
     if not files:
@@ -46,11 +41,11 @@ def require_usable(files: "Sequence[FileOnDisk]", *, where: str, most_bytes: int
     total = sum(file.size for file in files)
     if total > most_bytes:
         largest = sorted(files, key=lambda file: -file.size)[:_SHOWN]
-        named = ", ".join(f"{file.name} ({_size(file.size)})" for file in largest)
+        named = ", ".join(f"{file.name} ({format_size(file.size)})" for file in largest)
         raise ConfigError(
-            f"{where}: the build context has {_size(total)} in {len(files):,} files, but at most "
-            f"{_size(most_bytes)} are sent. The largest: {named}. List in .dockerignore what the image does "
-            "not need, or raise --max-context."
+            f"{where}: the build context has {format_size(total)} in {len(files):,} files, but at most "
+            f"{format_size(most_bytes)} are sent. The largest: {named}. List in .dockerignore what the image "
+            "does not need, or raise --max-context."
         )
     refuse_secrets({file.name: what for file in files if (what := secret_by_name(file.name))}, where=where)
 
@@ -84,10 +79,3 @@ def _line(*parts: str) -> bytes:
     """Join the parts, each with its length, so that different lists of parts never give the same bytes."""
     coded = [part.encode(errors="surrogateescape") for part in parts]
     return b"".join([b"%d:%s" % (len(part), part) for part in coded]) + b"\n"
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("GB", 1000**3), ("MB", 1000**2), ("kB", 1000)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"

@@ -155,10 +155,7 @@ def test_a_signature_of_something_else_is_named(
 ) -> None:
     other = sync_run(store, make_run("other"), 2, signer=signer_from({KEY: pair.secret}))
     shutil.copy(folder / other.signature_key, signature_of(folder))
-    assert (
-        "is the signature of other bytes: manifests/run-1-manifest.json, " in problems(store, pair.public)[0]
-    )
-    assert problems(store, pair.public)[0].endswith("more")
+    assert problems(store, pair.public)[0].endswith("is the signature of other bytes")
 
 
 def damage_payload(bundle: Any) -> None:

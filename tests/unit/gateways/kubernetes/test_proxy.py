@@ -10,7 +10,6 @@ from tests.answering import answering
 from trainyard.errors import ConfigError, ServiceError, TrainyardError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
-from trainyard.gateways.kubernetes.tls import proxy_headers, without_user
 
 PASSWORDS = ["word", "p@ss/w:rd", "ü 100%", ""]
 
@@ -74,20 +73,3 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy: str) -
         Api(Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)).get("/version")
     assert isinstance(caught.value, ConfigError | ServiceError)
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("http://me:word@host:3128", "http://host:3128"),
-        ("http://host:3128/x@y", "http://host:3128/x@y"),
-        ("me:word@host", "host"),
-        ("http://host", "http://host"),
-    ],
-)
-def test_a_url_is_shown_without_its_user(url: str, shown: str) -> None:
-    assert without_user(url) == shown
-
-
-def test_a_proxy_without_a_user_gets_no_header() -> None:
-    assert proxy_headers("http://host:1") == {}
