@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,11 +201,3 @@ def test_the_answer_holds_where_a_character_cannot_be_written(encoding: str) -> 
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr == b""
-
-
-def test_a_file_in_a_folder_that_is_missing_is_wrong_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code_of(lambda: (tmp_path / "none" / "x").write_text("")) == 2
-    assert f"{tmp_path}/none: no such folder." in capsys.readouterr().err
-    assert exit_code_of(lambda: len((tmp_path / "x").read_bytes())) == 3, "its folder is there"

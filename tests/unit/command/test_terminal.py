@@ -61,10 +61,6 @@ def test_what_people_copy_is_neither_broken_nor_shortened() -> None:
         assert all(len(line) < columns or line == f"    {text}" for line in lines)
 
 
-def test_a_wide_terminal_keeps_the_table_that_people_know() -> None:
-    assert finished_lines("stored", "5 of 5", "ok", cells=300) == [f"  stored        {'5 of 5':<78} ok"]
-
-
 PROGRAM = """
 import logging, os, sys, time
 from trainyard.command import arguments, handler, output, parser, signals, time_limits, terminal
