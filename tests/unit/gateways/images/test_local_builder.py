@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -218,7 +218,7 @@ def test_what_a_registry_refuses_is_said_with_the_builders_last_line(
     builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     target, login = f"{server.host}/team/trainer:1", Login(server.host, "AWS", "password")
-    run = {
+    run: dict[str, Callable[[], object]] = {
         "pull": lambda: builder.pull(target, login),
         "push": lambda: builder.push("trainer:1", target, login),
     }
