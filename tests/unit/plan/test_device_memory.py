@@ -110,10 +110,9 @@ def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> 
     work = training_workload(load("training_configuration"), on_gpu=True)
     assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
     assert (work.bfloat16, work.compiled, work.on_gpu) == (True, True, True)
-    eager = training_workload(
-        load("training_configuration", "model.dtype=float32", "compute.compile=false"), on_gpu=True
-    )
-    assert (eager.bfloat16, eager.compiled) == (False, False)
+    changes = ("model.dtype=float32", "compute.compile=false", "compute.activation_checkpointing=full")
+    eager = training_workload(load("training_configuration", *changes), on_gpu=True)
+    assert (eager.bfloat16, eager.compiled, eager.recomputation) == (False, False, Recomputation.FULL)
 
 
 def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Callable[..., Any]) -> None:
