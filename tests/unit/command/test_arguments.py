@@ -23,23 +23,7 @@ NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.duration: (5e-324, 36500 * 86400),
 }
 """Type -> the least and the greatest value that it may return."""
-NEVER = (
-    "",
-    " ",
-    "inf",
-    "-inf",
-    "nan",
-    "1e400",
-    "-1",
-    "+1",
-    "१२",
-    "٣",
-    "0x10",
-    "1_000",
-    "7 ",
-    " 7",
-    "9" * 5000,
-)
+NEVER = ("", "inf", "nan", "1e400", "-1", "+1", "१२", "0x10", "1_000", " 7", "9" * 5000)
 """Wrong as a number of any kind."""
 every_number = each_case("read", NUMBERS, ids=lambda read: read.__name__)
 
@@ -74,19 +58,14 @@ def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
     ("read", "text", "value"),
     [
         (arguments.natural_number, "0", 0),
-        (arguments.positive, "12", 12),
         (arguments.positive, "9" * 18, 10**18 - 1),
         (arguments.amount, "0.0125", 0.0125),
-        (arguments.amount, "1e9", 1e9),
         (arguments.share, ".4", 0.4),
-        (arguments.share, "1", 1),
-        (arguments.seconds, "0.5", 0.5),
         (arguments.seconds, "30.", 30),
         (arguments.pause, "0", 0),
         (arguments.duration, "8h", 28800),
         (arguments.duration, "25m", 1500),
         (arguments.duration, "90s", 90),
-        (arguments.duration, "1.5h", 5400),
         (arguments.duration, "30d", 2592000),
     ],
 )
@@ -99,12 +78,9 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     assert "is not a duration such as 8h, 25m or 90s" in refusal(arguments.duration, text)
 
 
-@pytest.mark.parametrize(("text", "number"), [("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)])
-def test_a_step_is_told_from_a_name(text: str, number: int | None) -> None:
-    assert arguments.step(text) == number
-
-
-def test_a_step_or_newest_is_one_of_the_two() -> None:
+def test_a_step_is_told_from_a_name_and_from_newest() -> None:
+    for text, number in (("7", 7), ("newest", None), ("9" * 5000, None), ("٣", None)):
+        assert arguments.step(text) == number
     assert (arguments.step_or_newest("12"), arguments.step_or_newest("newest")) == (12, None)
     assert "neither a step nor newest" in refusal(arguments.step_or_newest, "latest")
 
@@ -119,19 +95,9 @@ def test_a_text_is_utf_8() -> None:
     assert "is not UTF-8" in refusal(arguments.text, "caf\udce9")
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-2", "team.llama-2", "7b", "a" * 253])
-def test_the_name_of_an_object_is_what_kubernetes_permits(name: str) -> None:
-    assert arguments.object_name(name) == arguments.object_name_if_given(name) == name
-
-
-@each_case("name", [".", "..", "a/b", "../a", "-a", "a-", "a..b", "A", "a_b", "a b", "a\n", "é", "a" * 254])
-def test_what_no_object_can_be_named_is_refused(name: str) -> None:
-    for read in (arguments.object_name, arguments.object_name_if_given):
-        with pytest.raises(argparse.ArgumentTypeError, match="is not the name of an object"):
-            read(name)
-
-
-def test_an_empty_name_is_that_of_an_option_not_given() -> None:
-    assert arguments.object_name_if_given("") == ""
-    with pytest.raises(argparse.ArgumentTypeError):
-        arguments.object_name("")
+def test_the_name_of_an_object_is_what_kubernetes_permits() -> None:
+    for name in ("llama", "llama-2", "team.llama-2", "7b", "a" * 253):
+        assert arguments.object_name(name) == arguments.object_name_if_given(name) == name
+    assert arguments.object_name_if_given("") == "", "an option that was not given"
+    for name in ("", ".", "..", "a/b", "../a", "-a", "a-", "a..b", "A", "a_b", "a b", "a\n", "é", "a" * 254):
+        assert "is not the name of an object" in refusal(arguments.object_name, name)

@@ -45,19 +45,17 @@ def test_each_end_of_main_has_its_code_and_its_words(
     assert capsys.readouterr() == ("", said)
 
 
-@pytest.mark.parametrize(
-    "error", [KeyError("step"), OSError(errno.EINVAL, "odd"), FileNotFoundError(2, "no", 3)]
-)
-def test_anything_else_is_a_bug_with_its_traceback(
-    error: Exception, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def main() -> int:
-        raise error
+def test_anything_else_is_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = FileNotFoundError(errno.ENOENT, "no", "/a-file-whose-folder-is-there")
+    for error in (KeyError("step"), OSError(errno.EINVAL, "odd"), FileNotFoundError(2, "no", 3), absent):
 
-    assert exit_code_of(main) == 3
-    said = capsys.readouterr().err
-    assert said.startswith("Traceback (most recent call last)")
-    assert said.splitlines()[-1].startswith(type(error).__name__)
+        def main(error: Exception = error) -> int:
+            raise error
+
+        assert exit_code_of(main) == 3
+        said = capsys.readouterr().err
+        assert said.startswith("Traceback (most recent call last)")
+        assert said.splitlines()[-1].startswith(type(error).__name__)
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

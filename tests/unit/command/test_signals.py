@@ -66,26 +66,22 @@ def test_any_other_ignored_exception_is_shown_and_ends_nothing(capsys: pytest.Ca
     assert "ValueError: in a destructor" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("refused", [False, True])
-def test_work_beside_another_program_is_asked_once_and_then_ended(
-    number: signal.Signals, refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_beside_another_program_is_asked_once_and_then_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def nice(value: int) -> int:
+    def refuse(value: int) -> int:
         asked.append(value)
-        if refused:
-            raise PermissionError
-        return value
+        raise PermissionError
 
-    monkeypatch.setattr(os, "nice", nice)
-    event = run_in_background()
-    assert asked == [19]
-    assert not event.is_set()
-    signal.raise_signal(number)
-    assert event.is_set()
-    assert signal.getsignal(number) == signal.SIG_DFL, "the second one kills"
+    for nice in (asked.append, refuse):
+        monkeypatch.setattr(os, "nice", nice)
+        for number in NUMBERS:
+            event = run_in_background()
+            assert asked.pop() == 19
+            assert not event.is_set()
+            signal.raise_signal(number)
+            assert event.is_set()
+            assert signal.getsignal(number) == signal.SIG_DFL, "the second one kills"
 
 
 class Interrupted(io.FileIO):

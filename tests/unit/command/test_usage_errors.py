@@ -27,23 +27,18 @@ def error_of(words: list[str], capsys: pytest.CaptureFixture[str], *, positional
     return capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_the_error_is_first_and_names_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
         (["--nodes", "3"], "unexpected argument '--nodes'; did you mean '--num-nodes'?"),
         (["--config", "a", "--num-node=s", "3"], "argument --num-nodes: invalid int value: 's'"),
         (["--confg", "a"], "unexpected argument '--confg'; did you mean '--config'?"),
         (["a.yaml"], "unexpected argument 'a.yaml'; did you mean '--config a.yaml'?"),
         (["--config", "a", "--quite-other"], "unexpected argument '--quite-other'"),
         ([], "the following arguments are required: --config"),
-    ],
-)
-def test_the_error_is_first_and_names_what_was_meant(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, usage = error_of(words, capsys)
-    assert first == f"trainyard job deploy: error: {message}"
-    assert usage == "usage: trainyard job deploy --config FILE … (--help lists all)"
+    ):
+        first, usage = error_of(words, capsys)
+        assert first == f"trainyard job deploy: error: {message}"
+        assert usage == "usage: trainyard job deploy --config FILE … (--help lists all)"
 
 
 def test_a_flag_for_a_positional_and_a_wrong_choice(capsys: pytest.CaptureFixture[str]) -> None:

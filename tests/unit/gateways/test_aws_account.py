@@ -29,9 +29,3 @@ def test_a_profile_that_is_not_there_is_named_and_not_called_a_region(
     with pytest.raises(ConfigError, match=r"nope.*AWS_PROFILE") as caught:
         AwsAccount("us-west-2")
     assert "--region" not in str(caught.value)
-
-
-def test_a_client_is_made_when_it_is_needed_and_once() -> None:
-    aws = AwsAccount("us-west-2")
-    assert aws.region == "us-west-2"
-    assert aws.client("ecr") is aws.client("ecr")

@@ -144,19 +144,6 @@ def test_no_attempt_starts_after_the_time_for_attempts(
     assert identity.calls == ["oidc", "sts"]
 
 
-@pytest.mark.parametrize("fault", REFUSED_TOKENS)
-def test_a_refused_request_for_a_token_is_not_repeated(
-    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
-) -> None:
-    in_step()
-    identity.faults["oidc"] = [f"always:{fault}"]
-    with pytest.raises(ServiceError, match=r"answered 40\d to this job.*id-token: write") as caught:
-        aws_session.assume_workflow_role()
-    assert identity.calls == ["oidc"]
-    assert caught.value.exit_code == ExitCode.REFUSED
-    assert REQUEST_TOKEN not in str(caught.value)
-
-
 ADVICE = {
     "AccessDenied": "trainyard init github --aws-role",
     "no provider": "identity provider does not list",
@@ -164,18 +151,25 @@ ADVICE = {
 }
 
 
-@pytest.mark.parametrize("fault", REFUSED_ROLES)
-def test_a_refused_role_is_not_repeated_and_has_a_fix(
-    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+@pytest.mark.parametrize(
+    ("service", "fault"), [*(("oidc", each) for each in REFUSED_TOKENS), *(("sts", e) for e in REFUSED_ROLES)]
+)
+def test_what_is_refused_is_not_requested_again_and_has_a_fix(
+    service: str, fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
 ) -> None:
     in_step()
-    identity.faults["sts"] = [f"always:{fault}"]
+    identity.faults[service] = [f"always:{fault}"]
     with pytest.raises(ServiceError) as caught:
         aws_session.assume_workflow_role()
-    assert identity.calls == ["oidc", "sts"]
+    text = str(caught.value)
+    if service == "oidc":
+        assert identity.calls == ["oidc"]
+        assert "id-token: write" in text and " to this job" in text
+    else:
+        assert identity.calls == ["oidc", "sts"]
+        assert ROLE in text and ADVICE.get(fault, "permissions.md#aws-role") in text
     assert caught.value.exit_code == ExitCode.REFUSED
-    assert ROLE in str(caught.value)
-    assert ADVICE.get(fault, "permissions.md#aws-role") in str(caught.value)
+    assert REQUEST_TOKEN not in text
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
@@ -213,24 +207,23 @@ def test_the_session_policy_follows_the_access_of_the_step(
         assert len(identity.policies[-1]) < 2048, "the limit of STS"
 
 
-@pytest.mark.parametrize(
-    ("variables", "region"),
-    [
+def test_one_region_holds_for_every_client(
+    in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variables, region in (
         ({}, "us-east-1"),
         ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
-        ({"AWS_DEFAULT_REGION": "eu-west-2", "AWS_REGION": "eu-west-1"}, "eu-west-2"),
-        ({"TRAINYARD_AWS_REGION": "us-west-2", "AWS_DEFAULT_REGION": "eu-west-2"}, "us-west-2"),
-        ({"TRAINYARD_AWS_REGION": ""}, "us-east-1"),
-    ],
-)
-def test_one_region_holds_for_every_client(
-    variables: dict[str, str], region: str, in_step: Callable[..., None]
-) -> None:
-    in_step(**variables)
-    s3 = connect(attempts=1, call_seconds=1).meta.region_name
-    given = aws_session.credential_variables()["AWS_REGION"]
-    assert {s3, given, AwsAccount("").region} == {region}
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"TRAINYARD_AWS_REGION": "us-west-2"}, "us-west-2"),
+    ):  # each is set beside those before it
+        in_step(**variables)
+        s3 = connect(attempts=1, call_seconds=1).meta.region_name
+        given = aws_session.credential_variables()["AWS_REGION"]
+        assert {s3, given, AwsAccount("").region} == {region}
     assert AwsAccount("ap-south-1").region == "ap-south-1"
+    for name in ("TRAINYARD_AWS_REGION", "AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.setenv(name, "")
+    assert AwsAccount("").region == "us-east-1"
 
 
 def test_without_a_role_nothing_changes(

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cases import each_case
 from tests.git_repository import git
 
 from trainyard.gateways import git as gateway
@@ -147,26 +146,22 @@ def test_a_broken_link_is_identified_by_its_target(repository: Path) -> None:
     assert len(digests) == 2
 
 
-@pytest.mark.parametrize("contents", [(b"\xe4\n", b"\xe9\n"), (b"\0\xe4", b"\0\xe9")], ids=["text", "binary"])
-def test_differences_in_binary_files_give_different_digests(
-    repository: Path, contents: tuple[bytes, bytes]
-) -> None:
+def test_differences_in_binary_files_give_different_digests(repository: Path) -> None:
     digests = set()
-    for content in contents:
+    for content in (b"\xe4\n", b"\xe9\n", b"\0\xe4", b"\0\xe9"):
         (repository / "src" / "a.py").write_bytes(content)
         digests.add(git_facts(repository)["diff_sha256"])
-    assert len(digests) == 2
+    assert len(digests) == 4
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.external=echo", "color.ui=always"),
-        *("diff.context=9", "diff.algorithm=histogram", "diff.renames=copies", "status.renames=true"),
-        *("status.branch=true", "status.short=true", "diff.relative=true", "core.pager=cat"),
-    ],
+SETTINGS = (
+    *("diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.external=echo", "color.ui=always"),
+    *("diff.context=9", "diff.algorithm=histogram", "diff.renames=copies", "status.renames=true"),
+    *("status.branch=true", "status.short=true", "diff.relative=true", "core.pager=cat"),
 )
-def test_the_users_configuration_does_not_change_the_digest(repository: Path, setting: str) -> None:
+
+
+def test_the_users_configuration_does_not_change_the_digest(repository: Path) -> None:
     lines = [f"a{number} = {number}\n" for number in range(30)]
     (repository / "src" / "b.py").write_text("".join(lines))
     git(repository, "add", ".")
@@ -174,8 +169,11 @@ def test_the_users_configuration_does_not_change_the_digest(repository: Path, se
     git(repository, "mv", "src/b.py", "src/c.py")
     (repository / "src" / "c.py").write_text("".join([*lines[5:15], "x = 1\n", *lines[:5], *lines[15:]]))
     before = git_facts(repository)
-    git(repository, "config", *setting.split("=", 1))
-    assert git_facts(repository) == before
+    for setting in SETTINGS:
+        name, value = setting.split("=", 1)
+        git(repository, "config", name, value)
+        assert git_facts(repository) == before, setting
+        git(repository, "config", "--unset", name)
 
 
 def test_a_filter_of_the_user_does_not_hide_a_change(repository: Path) -> None:
@@ -196,23 +194,20 @@ def test_a_sparse_checkout_leaves_files_out_and_is_clean(repository: Path) -> No
     assert git_facts(repository)["dirty"] is False
 
 
-@pytest.mark.parametrize(
-    ("name", "dirty"),
-    [
-        ("src/a_local.py", True),
-        ("src/deep/er/a_local.py", True),
-        ("scripts/a_local.py", True),
-        ("src/deep/a_local.so", True),
+def test_ignored_files_that_python_can_import_make_it_dirty(repository: Path) -> None:
+    (repository / ".git" / "info" / "exclude").write_text("*_local.*\n")
+    for name, dirty in (
         ("src/__pycache__/a_local.pyc", False),
         ("src/a_local.txt", False),
         ("tests/a_local.py", False),
-    ],
-)
-def test_ignored_files_that_python_can_import_make_it_dirty(repository: Path, name: str, dirty: bool) -> None:
-    (repository / ".git" / "info" / "exclude").write_text("*_local.*\n")
-    (repository / name).parent.mkdir(parents=True, exist_ok=True)
-    (repository / name).write_text("a = 2\n")
-    assert git_facts(repository)["dirty"] is dirty
+        ("src/deep/er/a_local.py", True),
+        ("scripts/a_local.py", True),
+        ("src/deep/a_local.so", True),
+    ):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("a = 2\n")
+        assert git_facts(repository)["dirty"] is dirty, name
+        (repository / name).unlink()
 
 
 def test_what_git_does_not_see_and_a_program_may_read_is_known_by_its_bytes(repository: Path) -> None:
@@ -268,39 +263,33 @@ def test_a_copy_that_lies_in_another_repository_is_not_of_its_commit(repository:
     assert git_facts(copy) == {}
 
 
-@each_case("exists", [True, False], ids=["exists", "new"])
-@each_case(
-    ("place", "expected"),
-    [
-        ("runs", False),
-        ("runs/gh-1", False),
-        ("my_runs", True),
-        ("my_runs/gh-1", True),
-        ("src", True),
-        ("src/runs/gh-1", False),
-        ("~/runs-of-mine", True),
-        ("../outside", False),
-        ("link", False),
-    ],
-)
-def test_git_clean_deletes_what_is_in_the_tree_and_not_ignored(
-    tmp_path: Path, place: str, expected: bool, exists: bool
-) -> None:
+PLACES = {
+    "link": False,
+    "runs": False,
+    "runs/gh-1": False,
+    "my_runs/gh-1": True,
+    "src": True,
+    "src/runs/gh-1": False,
+    "~/runs-of-mine": True,
+    "../outside": False,
+}
+
+
+def test_git_clean_deletes_what_is_in_the_tree_and_not_ignored(tmp_path: Path) -> None:
     root = tmp_path / "checkout"
-    root.mkdir()
+    (root / "src").mkdir(parents=True)
     git(root, "init", "-q", "-b", "main")
     (root / ".gitignore").write_text("runs/\n")
-    (root / "src").mkdir()
     (root / "src" / "a.py").touch()
     git(root, "add", ".")
     git(root, "commit", "-q", "-m", "Begin")
     (tmp_path / "large disk").mkdir()
     (root / "link").symlink_to(tmp_path / "large disk")
-    if exists:
-        (root / place).mkdir(parents=True, exist_ok=True)
-        (root / place / "run.json").touch()
-    assert is_cleaned(root / place) is expected
-    file = root / place / "run.json"
-    if exists:
+    for place, expected in PLACES.items():
+        file = root / place / "run.json"
+        assert is_cleaned(root / place) is expected, f"{place}, not there yet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        assert is_cleaned(root / place) is expected, place
         git(root, "clean", "-ffdq")
         assert file.exists() is not expected or place == "link", "as git does it"

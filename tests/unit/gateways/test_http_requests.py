@@ -47,5 +47,9 @@ def test_the_pause_of_any_attempt_is_bounded() -> None:
     assert all(0 < retry_pause(attempt) <= 10 for attempt in (1, 4, 1_100))
 
 
-def test_a_name_that_begins_like_this_machine_is_another() -> None:
-    assert not is_loopback("127.example.org") and is_loopback("127.0.0.2:5000")
+def test_only_this_machine_is_spoken_to_without_tls() -> None:
+    for port in ("", ":5000"):
+        for host in ("127.0.0.1", "127.0.0.2", "localhost", "[::1]"):
+            assert is_loopback(host + port), host
+        for host in ("127.example.org", "localhost.example", "registry.example", "10.0.0.1"):
+            assert not is_loopback(host + port), host

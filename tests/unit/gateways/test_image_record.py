@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cases import each_case
 
 from trainyard.gateways.images.image_record import code_facts, code_sha256, runs_code_of
 
@@ -90,26 +91,22 @@ def test_a_clone_in_the_image_is_not_the_code_of_the_image(house: Path, tmp_path
     assert code_facts(tmp_path, house / "image.json") == {}, "another folder"
 
 
-@pytest.mark.parametrize("wrong", ["missing", "text", "no commit", "short commit", "list", "no code"])
-def test_without_a_usable_record_nothing_is_claimed(house: Path, wrong: str) -> None:
-    record = json.loads((house / "image.json").read_text())
-    (house / "image.json").unlink()
-    content = {
-        "text": "{",
-        "list": "[]",
-        "no commit": json.dumps(record | {"commit": None}),
-        "short commit": json.dumps(record | {"commit": "3f2c1ab"}),
-        "no code": json.dumps({name: value for name, value in record.items() if name != "code"}),
-    }
-    if wrong in content:
-        (house / "image.json").write_text(content[wrong])
-    assert facts(house) == {}
+def test_without_a_usable_record_nothing_is_claimed(house: Path) -> None:
+    place = house / "image.json"
+    record = json.loads(place.read_text())
+    place.unlink()
+    assert facts(house) == {}, "missing"
+    short = record | {"commit": "3f2c1ab"}
+    no_code = {name: value for name, value in record.items() if name != "code"}
+    for content in ("{", "[]", *map(json.dumps, (record | {"commit": None}, short, no_code))):
+        place.write_text(content)
+        assert facts(house) == {}, content
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "content", "same"),
     [
-        ("", "", True),
+        ("a.py", "a = 1\n", True),
         ("a.py", "a = 2\n", False),
         ("deep/b.py", "", False),
         ("new.py", "", False),
@@ -124,9 +121,8 @@ def test_a_package_has_a_repositorys_code_if_no_file_differs(
         (folder / "deep").mkdir(parents=True)
         (folder / "a.py").write_text("a = 1\n")
         (folder / "deep" / "b.py").write_text("b = 1\n")
-    if name:
-        (other / name).parent.mkdir(exist_ok=True)
-        (other / name).write_text(content)
+    (other / name).parent.mkdir(exist_ok=True)
+    (other / name).write_text(content)
     assert runs_code_of(tmp_path / "house", own)
     assert runs_code_of(tmp_path / "house", other) is same
     assert not runs_code_of(tmp_path / "no-house", other)

@@ -29,33 +29,26 @@ def test_a_recorded_answer_is_read(xml: str) -> None:
     assert not gpu.is_used
 
 
-@pytest.mark.parametrize("reason", ["hw_thermal_slowdown", "sw_thermal_slowdown"])
-def test_a_hot_gpu_is_throttled(xml: str, reason: str) -> None:
-    [gpu], _ = gpus_in(xml.replace(f"event_reason_{reason}>Not Active", f"event_reason_{reason}>Active"), 0)
-    assert gpu.is_throttled is True
-
-
-@pytest.mark.parametrize(
-    ("tag", "value", "fault"),
-    [
+def test_a_hot_gpu_is_throttled_and_a_broken_one_says_what_is_broken(xml: str) -> None:
+    for reason in ("hw_thermal_slowdown", "sw_thermal_slowdown"):
+        hot = xml.replace(f"event_reason_{reason}>Not Active", f"event_reason_{reason}>Active")
+        assert gpus_in(hot, 0)[0][0].is_throttled is True
+    for tag, value, fault in (
         ("dram_uncorrectable", "2", "2 memory errors that ECC could not correct"),
         ("sram_uncorrectable_parity", "1", "1 memory errors that ECC could not correct"),
         ("remapped_row_failure", "Yes", "its memory has no spare rows left"),
         ("gpu_util", "GPU is lost", "the driver has lost it"),
-    ],
-)
-def test_a_broken_gpu_says_what_is_broken(xml: str, tag: str, value: str, fault: str) -> None:
-    broken = re.sub(rf"<{tag}>[^<]*<", f"<{tag}>{value}<", xml, count=1)
-    assert gpus_in(broken, 0)[0][0].faults == (fault,)
+    ):
+        broken = re.sub(rf"<{tag}>[^<]*<", f"<{tag}>{value}<", xml, count=1)
+        assert gpus_in(broken, 0)[0][0].faults == (fault,)
 
 
 def test_every_figure_that_the_driver_does_not_have_is_unknown(xml: str) -> None:
     [gpu], _ = gpus_in(re.sub(r">[^<>\n]+</", ">N/A</", xml), 0)
     known = {name: value for name, value in vars(gpu).items() if value not in (None, (), 0, "N/A")}
     assert known == {}
-    assert (
-        gpu.utilization_percent is None and gpu.ecc_uncorrected is None and gpu.is_throttled in (None, False)
-    )
+    assert (gpu.utilization_percent, gpu.ecc_uncorrected) == (None, None)
+    assert not gpu.is_throttled
 
 
 @each_case("cut", range(0, 27000, 1500))
@@ -64,9 +57,9 @@ def test_a_cut_answer_is_unknown(xml: str, cut: int) -> None:
     assert reading.gpus == () and reading.gpu_trouble
 
 
-@pytest.mark.parametrize("text", ["", "sh: not found", "@gpus\n@kernel\n@network\n"])
-def test_an_answer_without_its_end_says_nothing(text: str) -> None:
-    assert read_node_answer(text) == NodeReading(gpu_trouble="the machine gave no complete answer")
+def test_an_answer_without_its_end_says_nothing() -> None:
+    for text in ("", "sh: not found", "@gpus\n@kernel\n@network\n"):
+        assert read_node_answer(text) == NodeReading(gpu_trouble="the machine gave no complete answer")
 
 
 def test_xids_and_counters_are_read() -> None:

@@ -68,21 +68,16 @@ def test_parts_go_with_their_checksums_and_the_object_with_that_of_all(file: Pat
     assert stored.checksum["value"] == crc_of(file.read_bytes())
 
 
-def test_nothing_is_held_of_a_file_that_could_not_be_sent(file: Path) -> None:
-    bucket = ScriptedBucket()
-    bucket.refused = ("upload_part",)
+def test_the_upload_of_a_file_that_could_not_be_sent_or_became_shorter_is_given_up(file: Path) -> None:
+    refusing, bucket = ScriptedBucket(), ScriptedBucket()
+    refusing.refused = ("upload_part",)
     with pytest.raises(ServiceError):
-        send(bucket, file)
-    assert bucket.asked[-1] == "abort_multipart_upload"
-
-
-def test_the_upload_of_a_file_that_became_shorter_is_given_up(file: Path) -> None:
-    bucket = ScriptedBucket()
+        send(refusing, file)
     upload = parts_of(bucket, file)
     os.truncate(file, 20 * MIB)
     with pytest.raises(ServiceError, match="shorter"):
         upload.send()
-    assert bucket.asked[-1] == "abort_multipart_upload"
+    assert refusing.asked[-1] == bucket.asked[-1] == "abort_multipart_upload"
 
 
 def test_a_part_is_read_in_pieces_or_whole() -> None:

@@ -10,10 +10,6 @@ from trainyard.gateways import system_record
 from trainyard.gateways.system_record import SystemRecord
 
 
-def test_a_machine_on_which_nothing_happened_has_no_facts(tmp_path: Path) -> None:
-    assert SystemRecord((tmp_path,)).changes(was_killed=True) == ()
-
-
 @pytest.mark.parametrize("file", ["job/memory.events", "memory.events"])
 def test_kills_of_this_cgroup_since_the_start_are_counted(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -33,6 +29,7 @@ def test_kills_of_this_cgroup_since_the_start_are_counted(
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SystemRecord((tmp_path,)).changes(was_killed=True) == (), "nothing happened here"
     for blocks, inodes, words in ((0, 9, "0.0 MB free"), (9_999, 0, "no inodes"), (9_999, 9, "")):
         room = type("Room", (), {"f_bavail": blocks, "f_frsize": 4096, "f_files": 9, "f_favail": inodes})
         monkeypatch.setattr(os, "statvfs", lambda _, room=room: room)
@@ -43,11 +40,9 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_kernels_kills_count_only_for_a_program_that_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = [
-        "6,1,99000000,-;NVRM: Xid (PCI:0000:44:00): 79, pid=1",
-        "6,2,99000001,-;Out of memory: Killed process 7",
-    ]
-    pipe += ["6,0,1,-;NVRM: Xid (PCI:0000:44:00): 48, of an earlier hour"]
+    xid, out_of_memory = "NVRM: Xid (PCI:0000:44:00)", "Out of memory: Killed process 7"
+    pipe = [f"6,1,99000000,-;{xid}: 79, pid=1", f"6,2,99000001,-;{out_of_memory}"]
+    pipe += [f"6,0,1,-;{xid}: 48, of an earlier hour"]
 
     def read(_: int, __: int) -> bytes:
         if not records:

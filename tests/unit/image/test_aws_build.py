@@ -43,7 +43,6 @@ def passed(level: str, digest: str = ONE) -> dict[str, str]:
 @each_case(
     ("held", "needed", "level", "task"),
     [
-        ({CONTENT: ONE} | passed("standard"), [], "standard", ""),
         ({CONTENT: ONE} | passed("full"), [], "quick", ""),
         ({CONTENT: ONE} | passed("quick"), [], "full", "check"),
         ({CONTENT: ONE}, [], "quick", "check"),
@@ -72,11 +71,7 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
     uri = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@{ONE}"
     exported = {"IMAGE_DIGEST": ONE, "IMAGE_CHECK": answers(uri, level)}
     ended = BuildState("id", "SUCCEEDED", (), "", "", "", exported)
-    aws: Any = SimpleNamespace(
-        region="us-west-2",
-        start=start,
-        follow=lambda *_, **__: ended,
-    )
+    aws: Any = SimpleNamespace(region="us-west-2", start=start, follow=lambda *_, **__: ended)
     builder = AwsBuilder(
         aws,
         BuildPoll(aws, lambda *_: None, lambda: 0.0, seconds=1.0, poll_seconds=1.0),

@@ -65,10 +65,10 @@ def test_ignore_rules_are_those_of_docker(rules: str, left: str) -> None:
     assert [name for name in files if not is_ignored(name, parsed)] == left.split()
 
 
-@pytest.mark.parametrize("line", ["!", "a[b", "[", "x/[y/z"])
-def test_a_pattern_that_is_none_is_refused_with_its_line(line: str) -> None:
-    with pytest.raises(ConfigError, match=r"^\.dockerignore:2: "):
-        parse_ignore_file(f"ok\n{line}", ".dockerignore")
+def test_a_pattern_that_is_none_is_refused_with_its_line() -> None:
+    for line in ("!", "a[b", "x/[y/z"):
+        with pytest.raises(ConfigError, match=r"^\.dockerignore:2: "):
+            parse_ignore_file(f"ok\n{line}", ".dockerignore")
 
 
 HARMLESS = (
@@ -80,15 +80,9 @@ def test_a_file_with_the_name_of_a_secret_is_refused_by_its_name() -> None:
     """Every known name, alone and in a folder; with a letter before or behind it, it is another name."""
     names = (
         *(".env", ".env.prod", ".netrc", ".git-credentials", ".pypirc", "id_rsa", "id_dsa", "id_ecdsa"),
-        *(
-            "id_ed25519",
-            "kubeconfig",
-            "kaggle.json",
-            ".aws/credentials",
-            ".docker/config.json",
-            ".kube/config",
-        ),
-        *(".huggingface/token", ".cache/huggingface/token", "a.P12", "a.PFX", "a.KDBX", "a.TFSTATE"),
+        *("id_ed25519", "kubeconfig", "kaggle.json", ".aws/credentials", ".docker/config.json"),
+        *(".kube/config", ".huggingface/token", ".cache/huggingface/token"),
+        *("a.P12", "a.PFX", "a.KDBX", "a.TFSTATE"),
     )
     for name in names:
         assert secret_by_name(name) and secret_by_name(f"a\n/b/{name}") == secret_by_name(name)
@@ -132,13 +126,10 @@ def test_a_secret_is_known_by_its_content_and_never_repeated(tmp_path: Path) -> 
         assert secret_by_content(content) is None
 
 
-def test_a_large_context_is_refused_with_its_largest_files() -> None:
+def test_a_large_context_is_refused_with_its_largest_files_and_so_is_an_empty_one() -> None:
     files = [listed("small", 10), listed("weights.bin", 5 * 1024**3), listed("b", 20)]
     with pytest.raises(ConfigError, match=r"5\.4 GB in 3 files.*weights\.bin \(5\.4 GB\).*--max-context"):
         require_usable(files, where="ctx", most_bytes=500_000_000)
-
-
-def test_a_context_without_files_is_refused() -> None:
     with pytest.raises(ConfigError, match="no file to build from"):
         require_usable([], where="ctx", most_bytes=1)
 
@@ -164,10 +155,7 @@ def test_every_change_of_what_goes_in_changes_the_digest(
     files: list[HashedFile], inputs: dict[str, str]
 ) -> None:
     assert content_digest(files, inputs) != content_digest(BASE, INPUTS)
-
-
-def test_the_order_of_files_does_not_change_the_digest() -> None:
-    assert content_digest(BASE, INPUTS) == content_digest(BASE[::-1], INPUTS)
+    assert content_digest(files[::-1], inputs) == content_digest(files, inputs), "their order is none"
 
 
 @pytest.fixture
@@ -193,13 +181,12 @@ def test_only_what_git_tracks_is_listed(repository: Path) -> None:
     assert [f.name for f in list_files(repository / "sub")] == ["run.sh"]
 
 
-def test_a_repository_that_tracks_nothing_here_gives_nothing(repository: Path) -> None:
+def test_a_folder_that_git_does_not_track_gives_nothing_and_a_broken_repository_is_not_guessed(
+    repository: Path,
+) -> None:
     (repository / "new").mkdir()
     (repository / "new" / "secret").write_text("x")
     assert list_files(repository / "new") == []
-
-
-def test_a_repository_that_git_cannot_read_is_not_guessed(repository: Path) -> None:
     (repository / ".git" / "HEAD").write_text("broken")
     with pytest.raises(ConfigError, match="nothing is sent"):
         list_files(repository)

@@ -38,6 +38,9 @@ DIGEST = "@sha256:" + "a" * 64
 CLEAN = f"FROM python:3.11-slim{DIGEST}\nUSER 1000\n"
 
 
+DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04"
+
+
 def declared(text: str, lock: str = "") -> DeclaredVersions:
     """Return the versions of a Dockerfile whose last stage first installs the lock."""
     start, word, rest = text.rpartition("FROM ")
@@ -72,14 +75,11 @@ def test_torch_wants_a_python_it_has_wheels_for(torch: tuple[int, ...], python: 
     assert ("torch-python" in rules(text, f"torch=={version_text(torch)}.0")) == (not fits)
 
 
-@each_case(
-    ("torch", "cuda"),
-    list(
-        itertools.product(
-            [t for t in TORCH if torch_builds(t)], ("118", "121", "124", "126", "128", "129", "130", "132")
-        )
-    ),
-)
+BUILT = [torch for torch in TORCH if torch_builds(torch)]
+
+
+@each_case("torch", BUILT)
+@each_case("cuda", ["118", "121", "124", "126", "128", "129", "130", "132"])
 def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) -> None:
     exists = (int(cuda[:2]), int(cuda[2:])) in torch_builds(torch)
     # cu128 and cu129 were built for later releases, too, although the matrix lacks them.
@@ -91,10 +91,8 @@ def test_a_torch_with_this_cuda_must_exist(torch: tuple[int, ...], cuda: str) ->
     assert "torch-cuda" not in rules(after)
 
 
-@each_case(
-    ("architecture", "cuda"),
-    list(itertools.product(ARCHITECTURES, ("11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"))),
-)
+@each_case("architecture", ARCHITECTURES)
+@each_case("cuda", ["11.0", "11.1", "11.8", "12.4", "12.8", "12.9", "13.0"])
 def test_a_gpu_wants_a_cuda_that_knows_it(architecture: str, cuda: str) -> None:
     lock = f"torch==2.99.0\ncuda-toolkit=={cuda}.1\n"
     found = [f for f in findings(CLEAN, lock, TargetMachine(architecture)) if f.rule == "architecture"]
@@ -173,36 +171,24 @@ def test_another_cuda_in_the_base_breaks_what_is_compiled_there() -> None:
         ("nvcr.io/nvidia/pytorch:25.01-py3", "ngc", "2.6", "12.8", "3.12"),
         ("nvcr.io/nvidia/pytorch:99.01-py3", "ngc", "", "", ""),
         ("nvidia/cuda:12.8.1-cudnn-devel-ubuntu22.04", "cuda", "", "12.8", ""),
-        (
-            "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04-ec2",
-            "dlc",
-            "2.6.0",
-            "12.6",
-            "3.12",
-        ),
+        (f"{DLC}-ec2", "dlc", "2.6.0", "12.6", "3.12"),
         ("python:3.11-slim-bookworm", "python", "", "", "3.11"),
         ("localhost:5000/own/base:1", "other", "", "", ""),
         ("debian", "system", "", "", ""),
         ("own.io/debian-torch", "other", "", "", ""),
         ("nvidia/cuda:12.4.1-cudnn-devel-ubuntu${V}", "cuda", "", "12.4", ""),
         ("nvidia/cuda:12.${MINOR}-devel", "cuda", "", "", ""),
-        ("nvidia/cuda:$CUDA-devel", "cuda", "", "", ""),
         ("python:3.1${X}", "python", "", "", ""),
         ("pytorch/pytorch:${TORCH}-cuda12.4-cudnn9-devel", "pytorch", "", "", ""),
         ("base-${X}", "other", "", "", ""),
-        ("${BASE}", "other", "", "", ""),
     ],
 )
 def test_the_name_of_a_base_image_tells_its_versions(
     image: str, kind: str, torch: str, cuda: str, python: str
 ) -> None:
     base = base_image(image)
-    assert (base.kind, version_text(base.torch), version_text(base.cuda), version_text(base.python)) == (
-        kind,
-        torch,
-        cuda,
-        python,
-    )
+    found = (base.kind, *map(version_text, (base.torch, base.cuda, base.python)))
+    assert found == (kind, torch, cuda, python)
 
 
 EFA = f"{CLEAN}RUN curl -O https://x/aws-efa-installer-%s.tar.gz && make -C aws-ofi-nccl-%s\nUSER 1\n"
@@ -404,6 +390,5 @@ def test_packages_that_compile_when_they_run_get_a_base_with_a_compiler(
 
 
 def test_a_base_with_efa_stays_one() -> None:
-    base = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.6.0-gpu-py312-cu126-ubuntu22.04"
-    for text in (f"FROM {base}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {base}\nUSER 1\n"):
-        assert choose_base(declared(text), efa=True)[0] == base
+    for text in (f"FROM {DLC}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {DLC}\nUSER 1\n"):
+        assert choose_base(declared(text), efa=True)[0] == DLC

@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 from trainyard.commands import image_lint
 
 METADATA: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "package_metadata.json").read_text()
 )
-BY_NAME: dict[str, dict[str, dict[str, Any]]] = {}
-for _one in METADATA:
-    BY_NAME.setdefault(_one["name"], {})[_one["version"]] = _one
 CONFLICTS = Path(__file__).parents[2] / "fixtures" / "dockerfiles"
-LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "extra": ""}
 WHEELS = "https://download.pytorch.org/whl"
 
 pytestmark = pytest.mark.skipif(not image_lint.find_uv(), reason="uv is not installed")
@@ -94,11 +88,6 @@ def test_a_compat_folder_is_red_where_the_driver_is_newer(lint: Callable[..., An
 
 
 SITUATIONS = {
-    "two pins of one file": (
-        "FROM python:3.11\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n",
-        {"requirements.txt": "torch==2.6.0\ntorchvision==%s\n"},
-        ("0.19.1", "0.21.0"),
-    ),
     "a constraint against a pin": (
         "FROM python:3.11\nCOPY c.txt .\nRUN pip install -c c.txt vllm==0.8.5\n",
         {"c.txt": "torch==%s\n"},
@@ -128,37 +117,14 @@ SITUATIONS = {
         {},
         ("0.20.1", "0.21.0"),
     ),
-    "no wheel for this Python": (
-        "FROM python:%s\nRUN pip install xformers==0.0.28.post3\n",
-        {},
-        ("3.13", "3.11"),
-    ),
     "conda's YAML": (
         "FROM python:3.11\nCOPY environment.yml .\nRUN conda env create -f environment.yml\n"
         "RUN pip install torch==2.6.0 torchvision==%s\n",
         {"environment.yml": "dependencies:\n- numpy=1.26.4\n- pip:\n  - accelerate==1.8.1\n"},
         ("0.20.1", "0.21.0"),
     ),
-    "a wheel of a release page": (
-        "FROM python:3.11\nRUN pip install torch==2.6.0 && pip install https://github.com/Dao-AILab/flash-attention/"
-        "releases/download/v2.7.4/flash_attn-2.7.4%%2Bcu12torch%scxx11abiFALSE-cp311-cp311-linux_x86_64.whl\n",
-        {},
-        ("2.5", "2.6"),
-    ),
-    "EFA and NCCL": (
-        "FROM python:3.11\nRUN curl -O https://efa-installer.amazonaws.com/aws-efa-installer-%s.tar.gz\n"
-        "RUN pip install torch==2.6.0\n",
-        {},
-        ("1.29.0", "1.43.2"),
-    ),
-    "flash-attn without nvcc": (
-        "FROM %s\nRUN apt-get update && apt-get install -y python3-pip\nRUN pip install torch==2.6.0\n"
-        "RUN pip install flash-attn --no-build-isolation\n",
-        {},
-        ("python:3.11-slim", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),
-    ),
 }
-"""A Dockerfile and its context, each with a value that breaks it and one that is right."""
+"""Shapes that no public Dockerfile has: file and context, with a value that breaks it and a right one."""
 
 
 def with_value(text: str, value: str) -> str:
@@ -234,16 +200,16 @@ def test_a_later_command_that_replaces_torch_is_named(lint: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    "line",
     [
-        ("RUN pip install -i https://own.example/simple torch==2.6.0 torchvision==0.19.1", "not known here"),
-        ("ARG PIP_INDEX_URL\nRUN pip install torch==2.6.0 torchvision==0.19.1", "not known here"),
+        "RUN pip install -i https://own.example/simple torch==2.6.0 torchvision==0.19.1",
+        "ARG PIP_INDEX_URL\nRUN pip install torch==2.6.0 torchvision==0.19.1",
     ],
 )
-def test_an_index_that_is_not_known_is_not_checked(line: str, reason: str, lint: Callable[..., Any]) -> None:
+def test_an_index_that_is_not_known_is_not_checked(line: str, lint: Callable[..., Any]) -> None:
     code, result = lint(f"FROM python:3.11\n{line}\nUSER 1000\n")
     assert (code, errors(result)) == (0, [])
-    assert [reason in one for one in result["not_checked"]] == [True]
+    assert ["not known here" in one for one in result["not_checked"]] == [True]
 
 
 def test_without_an_index_nothing_is_resolved_and_the_last_line_is_not_all_clear(
@@ -259,7 +225,7 @@ def test_without_an_index_nothing_is_resolved_and_the_last_line_is_not_all_clear
     assert shown.rstrip().endswith("no problem in what is stated")
 
 
-@pytest.mark.parametrize("columns", ["60", "80", "200"])
+@pytest.mark.parametrize("columns", ["60", "200"])
 def test_a_package_without_a_wheel_or_an_index_leaves_the_rest_checked(
     columns: str, lint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,10 +236,3 @@ def test_a_package_without_a_wheel_or_an_index_leaves_the_rest_checked(
     assert ["no wheel of not-on-any-index" in one for one in result["not_checked"]] == [True]
     code, result = lint(f"FROM python:3.11\nRUN pip install {words} torchvision==0.19.1\n")
     assert (code, errors(result)) == (1, ["resolution"])
-
-
-def test_the_metadata_of_the_index_is_what_pypi_has() -> None:
-    torch = BY_NAME["torchvision"]["0.21.0"]["requires"]
-    assert [Requirement(one).specifier.contains(Version("2.6.0")) for one in torch if "torch" in one] == [
-        True
-    ]

@@ -28,22 +28,17 @@ def test_pins_carry_name_version_and_marker() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "line", ["torch>=2.13", "torch", "torch @ https://example.org/torch.whl", "torch==2.* x"]
-)
-def test_a_requirement_that_is_not_pinned_is_refused(line: str) -> None:
-    with pytest.raises(ConfigError, match="not pinned"):
-        read_pins(line)
+def test_a_requirement_that_is_not_pinned_is_refused() -> None:
+    for line in ("torch>=2.13", "torch", "torch @ https://example.org/torch.whl", "torch==2.* x"):
+        with pytest.raises(ConfigError, match="not pinned"):
+            read_pins(line)
 
 
 def test_options_and_comments_are_not_pins() -> None:
     assert read_pins("--index-url https://example.org\n# a comment\n") == ()
 
 
-def test_an_environment_equal_to_the_lock_has_no_differences() -> None:
-    assert compare_versions(read_pins("a==1\nb==2\n"), {"a": "1", "b": "2", "extra": "9"}) == ()
-
-
 def test_wrong_and_missing_packages_are_named_with_both_versions() -> None:
+    assert compare_versions(read_pins("a==1\nb==2\n"), {"a": "1", "b": "2", "extra": "9"}) == ()
     pins = read_pins("zz==1\na==1\nb==2 ; sys_platform == 'never'\n")
     assert compare_versions(pins, {"zz": "3"}) == ("a 1 missing", "zz 3 instead of 1")

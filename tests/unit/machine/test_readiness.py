@@ -36,6 +36,7 @@ def test_a_finding_without_problems_has_no_fix(answers: Answers, checks: list[st
 def test_a_store_is_called_writable_only_after_a_write() -> None:
     read = replace(READY, written=False)
     assert "writable" not in store_line(read)
+    assert store_line(replace(READY, url="s3://b/p")) == "s3://b/p writable, run 4 is free"
     assert "written to" not in str(judge_readiness(read))
 
 
@@ -48,20 +49,17 @@ def test_each_problem_is_a_failed_check_with_its_fix(check: str) -> None:
     assert check in refusal_text(findings)
 
 
-@pytest.mark.parametrize(
-    ("url", "is_address", "asks"),
-    [
+def test_the_fix_asks_the_same_store_only_where_that_can_help() -> None:
+    for url, is_address, asks in (
         ("foo", False, "s3://BUCKET/PREFIX"),
         ("s3:/b", False, "s3://BUCKET/PREFIX"),
         ("file://tmp/x", False, "file:///FOLDER"),
         ("file:///proc/none", True, "file:///FOLDER"),
         ("s3://b/it is", True, "'s3://b/it is'"),
-    ],
-)
-def test_the_fix_asks_the_same_store_only_where_that_can_help(url: str, is_address: bool, asks: str) -> None:
-    answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
-    (bad,) = (found for found in judge_readiness(answers) if found.subject == "store")
-    assert str(bad.fix).endswith(f": {READY.again} {asks}")
+    ):
+        answers = replace(READY, url=url, is_address=is_address, problems=("wrong",))
+        (bad,) = (found for found in judge_readiness(answers) if found.subject == "store")
+        assert str(bad.fix).endswith(f": {READY.again} {asks}")
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -77,16 +75,13 @@ def test_a_store_that_was_not_asked_has_no_finding() -> None:
     assert [found.subject for found in judge_readiness(WRONG["role"])] == ["role"]
 
 
-def test_the_line_has_the_address_and_the_number() -> None:
-    assert store_line(replace(READY, url="s3://b/p")) == "s3://b/p writable, run 4 is free"
-
-
-@pytest.mark.parametrize(
-    ("url", "endpoint", "named"),
-    [("s3://b", "http://h:1", True), ("s3://b", None, False), ("file:///x", "http://h:1", False)],
-)
-def test_a_store_that_does_not_answer_is_named(url: str, endpoint: str | None, named: bool) -> None:
-    text = hanging_message(url, 20.0, endpoint)
-    assert text.startswith(url)
-    assert "within 20 seconds" in text
-    assert ("http://h:1" in text) is named
+def test_a_store_that_does_not_answer_is_named() -> None:
+    for url, endpoint, named in (
+        ("s3://b", "http://h:1", True),
+        ("s3://b", None, False),
+        ("file:///x", "http://h:1", False),
+    ):
+        text = hanging_message(url, 20.0, endpoint)
+        assert text.startswith(url)
+        assert "within 20 seconds" in text
+        assert ("http://h:1" in text) is named

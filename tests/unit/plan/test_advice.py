@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from trainyard.config.schema import Config
-from trainyard.plan.advice import changes_that_fit, fits_device, overrides_between
+from trainyard.plan.advice import changes_that_fit, fits_device
 from trainyard.plan.device import Device, cpu, gpu, gpu_of
 from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.instances import find_instance
@@ -76,12 +75,6 @@ def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
             assert fits_device(changed, gpu_of(way.instance) if way.instance else device)
             assert highest_memory_peak(changed).parts.total == way.peak_bytes
             assert changed.tokens_per_step == work.tokens_per_step
-
-
-def test_overrides_name_only_what_differs(workload: Build) -> None:
-    work: Any = workload(compiled=False)
-    assert overrides_between(work, work) == ()
-    assert overrides_between(work, replace(work, compiled=True)) == ("compute.compile=true",)
 
 
 def test_activations_are_computed_again_before_the_numbers_change(workload: Build) -> None:

@@ -70,26 +70,17 @@ JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("NCCL_DEBUG", "DEBUG", RDMA, W),
     ("NCCL_NVLS_ENABLE", "0", RDMA, W),
     ("NCCL_IB_DISABLE", "1", RDMA, None),
-    ("NCCL_IB_HCA", "mlx5", NOWHERE, None),
     ("NCCL_TIMEOUT", "1800", NOWHERE, W),
-    ("TORCH_DISTRIBUTED_TIMEOUT", "1800", NOWHERE, W),
-    ("NCCL_BUFFSIZE", "8388608", RDMA, W),
     ("FI_EFA_MTU_SIZE", "8192", RDMA, E),
     ("RDMAV_FORK_SAFE", "1", RDMA, E),
     ("FI_EFA_FORK_SAFE", "1", RDMA, None),
-    ("NCCL_SOCKET_NTHREADS", "4", RDMA, None),
     ("NCCL_P2P_DISABLE", "1", NOWHERE, W),
     ("NCCL_P2P_DISABLE", "0", NOWHERE, None),
     ("CUDA_LAUNCH_BLOCKING", "1", NOWHERE, W),
-    ("CUDA_DEVICE_MAX_CONNECTIONS", "1", NOWHERE, None),
-    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", NOWHERE, None),
-    ("TORCH_FR_BUFFER_SIZE", "2000", NOWHERE, None),
-    ("NCCL_DEBUG_SUBSYS", "NET", NOWHERE, None),
     ("LD_LIBRARY_PATH", "/usr/lib", RDMA, W),
     ("LD_LIBRARY_PATH", "/usr/lib:$LD_LIBRARY_PATH", RDMA, None),
     ("LD_LIBRARY_PATH", "/opt/amazon/efa/lib:/opt/amazon/ofi-nccl/lib", RDMA, None),
     ("LD_LIBRARY_PATH", "/usr/lib", NO_EFA, None),
-    ("OMP_NUM_THREADS", "8", RDMA, None),
     ("MY_OWN", "", NOWHERE, None),
 ]
 
@@ -105,11 +96,10 @@ def test_a_variable_is_judged_by_its_place(
         assert found.fix
 
 
-@pytest.mark.parametrize("name", RENAMED)
-def test_renamed_variables_are_told_with_their_new_name(name: str) -> None:
-    found = judge_variable(name, "1", NOWHERE)
-    assert found is not None
-    assert RENAMED[name] in found.fix
+def test_renamed_variables_are_told_with_their_new_name() -> None:
+    for name, new in RENAMED.items():
+        found = judge_variable(name, "1", NOWHERE)
+        assert found is not None and new in found.fix
 
 
 def test_what_a_job_is_given_is_right_where_it_is() -> None:
@@ -298,38 +288,16 @@ def test_lists_and_configmaps_are_looked_into() -> None:
     assert (found.subject, found.area) == ("NCCL_TIMEOUT", "ConfigMap env")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: [",
-        "{{ if .x }}\na: 1",
-        "a: &a [*a]",
-        "- " * 300 + "x",
-        "a: !!python/object/apply:os.system [ls]\nb: [",
-    ],
-)
-def test_what_is_no_manifest_is_refused_with_its_name(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"job\.yaml"):
-        findings(text)
+def test_what_is_no_manifest_is_refused_with_its_name_and_what_has_no_variables_has_no_findings() -> None:
+    python = "a: !!python/object/apply:os.system [ls]\nb: ["
+    for text in ("a: [", "{{ if .x }}\na: 1", "a: &a [*a]", "- " * 300 + "x", python):
+        with pytest.raises(ConfigError, match=r"job\.yaml"):
+            findings(text)
+    for text in ("", "# nothing", "kind: 1\nspec: [1]", "kind: Service", "kind: List\nitems: []"):
+        assert findings(text) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# nothing", "kind: 1\nspec: [1]", "kind: Service", "kind: List\nitems: []"]
-)
-def test_what_has_no_variables_has_no_findings(text: str) -> None:
-    assert findings(text) == []
-
-
-NAMES = (
-    "job.yaml",
-    "job.yaml-template",
-    "job.json",
-    "Dockerfile",
-    "gpu.dockerfile",
-    "train.env",
-    "env",
-    "run.sh",
-)
+NAMES = ("job.yaml", "job.json", "gpu.dockerfile", "train.env", "run.sh")
 JOB = """
 kind: Pod
 spec:

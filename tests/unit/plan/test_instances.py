@@ -7,11 +7,6 @@ from trainyard.plan.device import gpu_of
 from trainyard.plan.instances import CATALOGUE, find_gpu, find_instance
 
 
-def test_a_type_is_found_with_its_facts() -> None:
-    found = find_instance("p5.48xlarge")
-    assert (found.gpu, found.gpus, found.gpu_memory_mib, found.usd_per_hour) == ("H100", 8, 81920, 55.04)
-
-
 def test_every_name_stands_once_and_finds_itself() -> None:
     assert len({instance.name for instance in CATALOGUE}) == len(CATALOGUE)
     assert all(find_instance(instance.name) is instance for instance in CATALOGUE)
@@ -24,19 +19,17 @@ def test_a_hyperpod_name_has_the_same_machine_and_no_price() -> None:
     assert (hyperpod.gpus, hyperpod.gpu_memory_mib) == (plain.gpus, plain.gpu_memory_mib)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("g6.xlrge", "g6.xlrge: unknown instance type; did you mean g6.xlarge?"),
-        ("ml.p5.48xlage", "ml.p5.48xlage: unknown instance type; did you mean p5.48xlarge?"),
-        ("quantum", "quantum: unknown instance type; known families: g5, g6, gr6, g6e, g7,"),
-        ("x" * 100_000, "unknown instance type; known families:"),
-    ],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        find_instance(name)
-    assert said in str(refusal.value)
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    answers = {
+        "g6.xlrge": "g6.xlrge: unknown instance type; did you mean g6.xlarge?",
+        "ml.p5.48xlage": "ml.p5.48xlage: unknown instance type; did you mean p5.48xlarge?",
+        "quantum": "quantum: unknown instance type; known families: g5, g6, gr6, g6e, g7,",
+        "x" * 100_000: "unknown instance type; known families:",
+    }
+    for name, said in answers.items():
+        with pytest.raises(ConfigError) as refusal:
+            find_instance(name)
+        assert said in str(refusal.value)
 
 
 def test_every_type_has_a_gpu_of_the_table_and_only_one_gpu_has_no_known_peak() -> None:

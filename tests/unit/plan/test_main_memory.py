@@ -37,7 +37,6 @@ def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
     [
         ((), 1, 0),
         (("checkpointing.mode=async",), 1, 12),
-        (("checkpointing.mode=async",), 8, 12),
         (("checkpointing.mode=async", "compute.strategy=fsdp"), 8, 12),
         (("compute.strategy=fsdp", "compute.cpu_offload=true"), 8, 16),
         (("compute.strategy=fsdp", "compute.cpu_offload=true", "checkpointing.mode=async"), 4, 28),
@@ -50,12 +49,10 @@ def test_beside_gpus_the_copies_and_what_is_offloaded_count(
     """Bytes per parameter: 12 of a copy (weight, two moments), 16 of an offloaded state."""
     config = smoke(*changes)
     total = count_parameters(config.model.architecture).total
-    found = need(config, gpus=gpus)
-    assert found == pytest.approx(copies * total, rel=1e-4)
+    assert need(config, gpus=gpus) == pytest.approx(copies * total, rel=1e-4)
 
 
-@pytest.mark.parametrize("gpus", [0, 1, 3])
-def test_what_this_machine_alone_cannot_share_out_is_no_error(gpus: int) -> None:
+def test_what_this_machine_alone_cannot_share_out_is_no_error() -> None:
     """Several machines train it: the fewest processes that can share it count."""
     config = smoke("compute.strategy=hsdp", "compute.replicas=2", "compute.tensor_parallel=2")
-    assert need(config, gpus=gpus) >= 0
+    assert all(need(config, gpus=gpus) >= 0 for gpus in (0, 1, 3))

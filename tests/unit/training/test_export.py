@@ -37,9 +37,8 @@ def test_the_exported_numbers_are_those_of_the_last_checkpoint(
     export = plan_export(finished_run)
     write_export(export, tmp_path / "out")
     assert digest_tensors(tensors_in(tmp_path / "out")) == outcome["state_sha256"]["model"]
-    assert (
-        export.to_json()["parameters"] == json.loads(finished_run.run_file.read_text())["plan"]["parameters"]
-    )
+    plan = json.loads(finished_run.run_file.read_text())["plan"]
+    assert export.to_json()["parameters"] == plan["parameters"]
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["trainyard"] == {
         "run_id": "id-of-run",
@@ -60,9 +59,8 @@ def test_small_shards_hold_the_same_tensors_under_an_index(
     assert len(export.shards) > 2
     assert index["metadata"]["total_size"] == export.to_json()["bytes"]
     assert set(index["weight_map"].values()) == set(export.shards)
-    assert set(index["weight_map"].values()) == {
-        path.name for path in (tmp_path / "many").glob("*.safetensors")
-    }
+    files = {path.name for path in (tmp_path / "many").glob("*.safetensors")}
+    assert set(index["weight_map"].values()) == files
     assert digest_tensors(tensors_in(tmp_path / "many")) == digest_tensors(tensors_in(tmp_path / "one"))
     for names in export.shards.values():
         assert sum(export.sizes[name] for name in names) <= 20_000 or len(names) == 1
@@ -81,14 +79,13 @@ def test_newest_passes_over_what_does_not_verify_and_a_named_step_does_not(
         plan_export(finished_run)
 
 
-def test_a_missing_run_or_step_is_named(finished_run: RunDirectory, tmp_path: Path) -> None:
+def test_a_missing_run_or_step_and_an_existing_target_are_named(
+    finished_run: RunDirectory, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="no checkpoint of step 7; there are: 8, 12"):
         plan_export(finished_run, 7)
     with pytest.raises(ConfigError, match="is not a run directory"):
         plan_export(RunDirectory(tmp_path / "absent"))
-
-
-def test_an_existing_target_is_left_alone(finished_run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(ConfigError, match="exists already"):
         write_export(plan_export(finished_run), tmp_path / "out")
@@ -133,11 +130,11 @@ def test_the_numbers_have_the_requested_type(
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == dtype
 
 
-@pytest.mark.parametrize("text", ["def f(x):\n\treturn 'é'  # 🙂\n", "", "Ā\x00\x7f\xad ", "a" * 10_000])
-def test_the_byte_tokenizer_maps_every_byte_to_its_number(text: str) -> None:
+def test_the_byte_tokenizer_maps_every_byte_to_its_number() -> None:
     tokenizer = Tokenizer.from_str(byte_tokenizer())
-    assert tokenizer.encode(text).ids == list(text.encode())
-    assert tokenizer.decode(list(text.encode())) == text
+    for text in ("def f(x):\n\treturn 'é'  # 🙂\n", "", "Ā\x00\x7f\xad "):
+        assert tokenizer.encode(text).ids == list(text.encode())
+        assert tokenizer.decode(list(text.encode())) == text
     assert tokenizer.get_vocab_size() == 256
 
 

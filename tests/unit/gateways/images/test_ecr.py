@@ -6,11 +6,7 @@ import pytest
 from tests.integration.scripted_aws import REGION
 from tests.unit.gateways.images.conftest import Server
 
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    ServiceTroubleError,
-)
+from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceTroubleError
 from trainyard.gateways.images.ecr import (
     EcrRepository,
     Scan,
@@ -30,23 +26,21 @@ def repository() -> EcrRepository:
 
 
 EXCEPT = [{"filterType": "WILDCARD", "filter": "latest*"}, {"filterType": "WILDCARD", "filter": "dev-*-x"}]
-FIXED: list[tuple[str, list[dict[str, str]], set[str]]] = [
-    ("IMMUTABLE", [], {"1.2.3", "latest", "latest-2", "dev-1-x"}),
-    ("MUTABLE", [], set()),
-    ("", [], set()),
-    ("IMMUTABLE_WITH_EXCLUSION", EXCEPT, {"1.2.3"}),
-    ("MUTABLE_WITH_EXCLUSION", EXCEPT, {"latest", "latest-2", "dev-1-x"}),
-]
+TAGS = {"1.2.3", "latest", "latest-2", "dev-1-x"}
 
 
-@pytest.mark.parametrize(("said", "filters", "fixed"), FIXED, ids=[case[0] or "nothing" for case in FIXED])
-def test_which_tags_are_set_once_is_what_ecr_says(
-    server: Server, said: str, filters: list[dict[str, str]], fixed: set[str]
-) -> None:
-    answer = {"imageTagMutability": said, "imageTagMutabilityExclusionFilters": filters}
-    server.answers["DescribeRepositories"] = {"repositories": [answer]}
-    is_fixed = repository().fixed_tags()
-    assert {tag for tag in ("1.2.3", "latest", "latest-2", "dev-1-x") if is_fixed(tag)} == fixed
+def test_which_tags_are_set_once_is_what_ecr_says(server: Server) -> None:
+    for said, filters, fixed in (
+        ("IMMUTABLE", [], TAGS),
+        ("MUTABLE", [], set()),
+        ("", [], set()),
+        ("IMMUTABLE_WITH_EXCLUSION", EXCEPT, {"1.2.3"}),
+        ("MUTABLE_WITH_EXCLUSION", EXCEPT, TAGS - {"1.2.3"}),
+    ):
+        answer = {"imageTagMutability": said, "imageTagMutabilityExclusionFilters": filters}
+        server.answers["DescribeRepositories"] = {"repositories": [answer]}
+        is_fixed = repository().fixed_tags()
+        assert {tag for tag in TAGS if is_fixed(tag)} == fixed, said
 
 
 def test_a_registry_of_ecr_is_entered_with_its_token_and_no_other(server: Server) -> None:
@@ -54,7 +48,7 @@ def test_a_registry_of_ecr_is_entered_with_its_token_and_no_other(server: Server
         "ghcr.io",
         "127.0.0.1:5000",
         "1.dkr.ecr.us-west-2.amazonaws.com",
-        "x.amazonaws.com.evil.example",
+        "x.amazonaws.com.evil.org",
     ):
         assert login_to(host) is None
     assert server.calls == []
@@ -91,11 +85,8 @@ def test_a_scan_is_waited_for_until_it_has_ended_or_the_time_is_over(server: Ser
         server.scan = given
         assert ecr.scan(DIGEST, seconds=-1, pause=pause).status == (status or "NONE")
         assert len(pauses) == 1
-
-
-def test_an_image_that_was_never_scanned_has_no_scan(server: Server) -> None:
     server.refusals["DescribeImageScanFindings"] = [("ScanNotFoundException", "none")]
-    assert repository().scan(DIGEST, seconds=-1) == Scan("NONE", {}, {})
+    assert ecr.scan(DIGEST, seconds=-1) == Scan("NONE", {}, {}), "it was never scanned"
 
 
 def test_the_findings_of_both_kinds_of_scans_are_named() -> None:
@@ -142,13 +133,8 @@ def image(digest: str, pushed: int, *tags: str) -> dict[str, Any]:
 
 def test_the_newest_image_is_named_by_its_digest(server: Server) -> None:
     server.answers["DescribeRepositories"] = {"repositories": [{"repositoryUri": URI}]}
-    server.answers["DescribeImages"] = {
-        "imageDetails": [
-            image("sha256:1", 100, "1.0"),
-            image("sha256:2", 200, "1.1"),
-            image("x", 300, "build-1"),
-        ]
-    }
+    released = [image("sha256:1", 100, "1.0"), image("sha256:2", 200, "1.1")]
+    server.answers["DescribeImages"] = {"imageDetails": [*released, image("x", 300, "build-1")]}
     assert newest_image("trainer") == f"{URI}@sha256:2"
     server.answers["DescribeImages"] = {"imageDetails": [image("x", 300, "build-1")]}
     with pytest.raises(ConfigError, match="trainer in ECR holds no released image"):

@@ -11,13 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.listener import Listener
+from tests.answering import QuietHandler, serving
 from websocket import ABNF, frame_buffer
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
@@ -63,7 +63,8 @@ class ExecServer:
         """Break off all watches, and refuse new ones."""
         self.refuses_watches = True
         for _, connection in self.watches:
-            connection.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # it has ended already
+                connection.shutdown(socket.SHUT_RDWR)
 
     def access(self, **more: Any) -> Access:
         return Access(server=self.server, credentials=Credentials(), context="exec", **more)
@@ -74,79 +75,63 @@ def exec_server(**settings: Any) -> Iterator[ExecServer]:
     """Serve on loopback."""
     state = ExecServer(**settings)
 
-    class Commands(Listener):
-        def serve(self, line: socket.socket) -> None:
-            serve(state, line)
+    class Handler(QuietHandler):
+        def serve(self) -> None:
+            address = urlsplit(self.path)
+            path, query = unquote(address.path), parse_qs(address.query)
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            state.tokens.append(self.headers.get("Authorization", ""))
+            if self.headers.get("Upgrade") == "websocket":
+                self.close_connection = True
+                run(state, self, path, query)
+            elif "watch" not in query:
+                status, content = answer(state, self.command, path, json.loads(body) if body else None)
+                self.send_whole(status, json.dumps(content).encode())
+            elif state.refuses_watches:
+                self.send_whole(503, b"{}")
+            else:
+                self.connection.sendall(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+                state.watches.append((path, self.connection))
+                self.connection.recv(1)  # until the client or the test closes it
+                self.close_connection = True
 
-    listener = Commands()
-    state.server = listener.url
-    try:
-        yield state
-    finally:
-        listener.close()
-
-
-def serve(state: ExecServer, connection: socket.socket) -> None:
-    while head := read_head(connection):
-        first, *lines = head.split("\r\n")
-        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-        method, address, _ = first.split(" ")
-        body = read_exactly(connection, int(headers.get("content-length", 0)))
-        state.tokens.append(headers.get("authorization", ""))
-        if headers.get("upgrade") == "websocket":
-            run(state, connection, address, headers)
-            return
-        if "watch" in parse_qs(urlsplit(address).query):
-            watch(state, connection, unquote(urlsplit(address).path))
-            return
-        answer(state, connection, method, address, body)
-
-
-def watch(state: ExecServer, connection: socket.socket, path: str) -> None:
-    if state.refuses_watches:
-        connection.sendall(b"HTTP/1.1 503 X\r\nContent-Length: 2\r\n\r\n{}")
-        return
-    connection.sendall(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
-    state.watches.append((path, connection))
-    connection.recv(1)  # until the client or the test closes it
+    with serving(Handler) as state.server:
+        try:
+            yield state
+        finally:
+            state.break_watches()
 
 
-def answer(state: ExecServer, connection: socket.socket, method: str, address: str, body: bytes) -> None:
-    path = unquote(urlsplit(address).path)
+def answer(state: ExecServer, method: str, path: str, body: Any) -> tuple[int, Any]:
+    """Return the status and the object of a request that reads or changes one."""
     status, content = 200, state.objects.get(path)
     if method == "GET":
         state.reads.append(path)
     else:
-        parsed: Any = json.loads(body) if body else None
-        state.changes.append((method, path, parsed))
+        state.changes.append((method, path, body))
         if method == "POST":
-            name = parsed["metadata"]["name"]
-            status, content = 201, state.objects.setdefault(f"{path}/{name}", parsed)
+            status = 201
+            content = state.objects.setdefault(f"{path}/{body['metadata']['name']}", body)
         elif method == "DELETE":
             content = state.objects.pop(path, None)
         elif method == "PATCH":
-            content = content or parsed
+            content = content or body
     if callable(content):
         content = content()
-    if content is None:
-        status, content = 404, {"message": "not found"}
-    data = json.dumps(content).encode()
-    connection.sendall(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    return (status, content) if content is not None else (404, {"message": "not found"})
 
 
-def run(state: ExecServer, connection: socket.socket, address: str, headers: dict[str, str]) -> None:
-    query = parse_qs(urlsplit(address).query)
-    state.asked.append({"path": unquote(urlsplit(address).path), **query})
+def run(state: ExecServer, handler: QuietHandler, path: str, query: Mapping[str, list[str]]) -> None:
+    state.asked.append({"path": path, **query})
     if state.refuses:
-        status, message = state.refuses.pop(0), b'{"message": "refused by the test"}'
-        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(message)}\r\n\r\n".encode()
-        connection.sendall(head + message)
+        handler.send_whole(state.refuses.pop(0), b'{"message": "refused by the test"}')
         return
-    proof = base64.b64encode(hashlib.sha1((headers["sec-websocket-key"] + GUID).encode()).digest()).decode()
+    key, connection = handler.headers["Sec-WebSocket-Key"], handler.connection
+    proof = base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
     connection.sendall(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Accept: {state.accept or proof}\r\n"
-        f"Sec-WebSocket-Protocol: {headers['sec-websocket-protocol']}\r\n\r\n".encode()
+        f"Sec-WebSocket-Protocol: {handler.headers['Sec-WebSocket-Protocol']}\r\n\r\n".encode()
     )
     if state.raw:
         connection.sendall(state.raw.pop(0))
@@ -216,16 +201,6 @@ def feed(connection: socket.socket, process: "subprocess.Popen[bytes]") -> None:
 
 def frame(payload: bytes, *, kind: int = 2, last: bool = True) -> bytes:
     return ABNF(int(last), opcode=kind, mask_value=0, data=payload).format()
-
-
-def read_head(connection: socket.socket) -> str:
-    found = b""
-    while not found.endswith(b"\r\n\r\n"):
-        piece = connection.recv(1)
-        if not piece:
-            return ""
-        found += piece
-    return found.decode().rstrip()
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:

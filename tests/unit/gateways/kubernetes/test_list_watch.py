@@ -106,12 +106,8 @@ def test_a_watch_that_breaks_goes_on_from_the_last_version(how: str, watched: An
 
 
 def test_bookmarks_move_the_version_and_are_not_reported(watched: Any) -> None:
-    seen = watched(
-        Script(
-            [listed("a")],
-            [Answer(events=[bookmark("99")]), Answer(events=[event("ADDED", "b", "100")]), QUIET],
-        )
-    )
+    after = Answer(events=[event("ADDED", "b", "100")])
+    seen = watched(Script([listed("a")], [Answer(events=[bookmark("99")]), after, QUIET]))
     assert seen.words(2) == ["LISTED a", "CHANGED b"]
     assert [q["resourceVersion"] for which, q in seen.script.asked if which == "watch"][:2] == ["10", "99"]
 
@@ -124,7 +120,7 @@ def test_a_version_that_is_too_old_is_listed_again(gone: Answer, watched: Any) -
     assert [q["resourceVersion"] for which, q in seen.script.asked if which == "watch"] == ["10", "20"]
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("where", ["list", "watch"])
 def test_an_api_server_that_is_away_is_waited_for(status: int, where: str, watched: Any) -> None:
     fault = Answer(status=status, body={"message": "away"})
@@ -156,14 +152,8 @@ def test_what_was_seen_before_is_not_refused_by_a_server_that_starts(status: int
 
 def test_a_token_that_ran_out_is_renewed_in_the_middle(watched: Any) -> None:
     tokens, valid = iter(["old", "new", "new"]), {"old"}
-    script = Script(
-        [listed("a")],
-        [
-            Answer(events=[event("ADDED", "b", "11")], silent=0.3),
-            Answer(events=[event("ADDED", "c", "12")]),
-            QUIET,
-        ],
-    )
+    before = Answer(events=[event("ADDED", "b", "11")], silent=0.3)
+    script = Script([listed("a")], [before, Answer(events=[event("ADDED", "c", "12")]), QUIET])
     script.token = lambda header: header.removeprefix("Bearer ") in valid
     seen = watched(script, lambda: next(tokens))
     assert seen.words(2) == ["LISTED a", "CHANGED b"]
@@ -187,9 +177,8 @@ def test_a_connection_that_is_dead_without_a_word_is_noticed(
     watched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_watch, "_SILENCE", 0.3)
-    seen = watched(
-        Script([listed("a")], [Answer(silent=20), Answer(events=[event("ADDED", "b", "11")]), QUIET])
-    )
+    after = Answer(events=[event("ADDED", "b", "11")])
+    seen = watched(Script([listed("a")], [Answer(silent=20), after, QUIET]))
     assert [word for word in seen.words(4) if word not in ("BROKEN", "BACK")] == ["LISTED a", "CHANGED b"]
 
 

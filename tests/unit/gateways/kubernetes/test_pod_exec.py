@@ -49,11 +49,7 @@ def test_what_is_sent_arrives_on_stdin() -> None:
 
 REFUSALS = [
     (401, CredentialsRefusedError, "401 Unauthorized"),
-    (
-        403,
-        PermissionRefusedError,
-        "pods/exec in team, which needs the verbs get and create: refused by the test",
-    ),
+    (403, PermissionRefusedError, "pods/exec in team, which needs the verbs get and create: refused by"),
     (404, ServiceError, r"cannot be run in team/llama-0/pytorch \(404\): refused by the test"),
     (500, ServiceTroubleError, "500"),
 ]
@@ -99,19 +95,9 @@ def test_every_broken_answer_is_told(sent: bytes, error: type[Exception], words:
         ran(server.access(), "true")
 
 
-def test_a_message_may_come_in_pieces() -> None:
-    sent = frame(b"\x01ou", last=False) + frame(b"t", kind=0)
-    sent += frame(b'\x03{"status": "Succ', last=False) + frame(b'ess"}', kind=0)
-    with exec_server(raw=[sent]) as server:
-        assert ran(server.access(), "true") == (b"out", b"", 0)
-
-
-def test_a_command_that_is_not_there_is_told() -> None:
+def test_a_command_that_is_not_there_and_a_server_that_is_not_are_told() -> None:
     with exec_server() as server, pytest.raises(ServiceError, match="not found"):
         ran(server.access(), "no-such-command")
-
-
-def test_nobody_there_is_told() -> None:
     with pytest.raises(ServiceTroubleError, match="could not be reached"):
         ran(Access(server="http://127.0.0.1:1", credentials=Credentials(), context="x"), "true")
 

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 from tests.answering import answering
@@ -32,16 +33,10 @@ def proxy_that_wants(pair: str) -> Iterator[tuple[str, list[str]]]:
         yield url.removeprefix("http://"), asked
 
 
-def quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="")
-
-
 @pytest.mark.parametrize("password", PASSWORDS)
 def test_user_and_password_of_a_proxy_reach_it(password: str) -> None:
     with proxy_that_wants(f"me:{password}") as (place, asked):
-        proxy = f"http://me:{quoted(password)}@{place}"
+        proxy = f"http://me:{quote(password, safe='')}@{place}"
         access = Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)
         assert Api(access).get("/version") == {"kind": "Version"}
         assert asked == ["GET http://cluster.invalid/version"]

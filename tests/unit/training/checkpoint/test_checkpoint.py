@@ -1,4 +1,3 @@
-import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,14 +77,6 @@ def test_a_loaded_state_has_the_digests_of_the_saved_one(directory: RunDirectory
     assert (loaded.step, loaded.seconds, loaded.pending_row) == (3, 12.5, {"step": 3, "loss": 1.25})
 
 
-def test_every_file_is_in_the_manifest_with_size_and_digest(directory: RunDirectory) -> None:
-    path = save(directory, 1)
-    listed = {f["path"]: f["size"] for f in json.loads((path / "manifest.json").read_text())["files"]}
-    found = {p.name: p.stat().st_size for p in path.iterdir() if p.name != "manifest.json"}
-    assert listed == found
-    assert {".metadata", "trainer_state.json"} < set(listed)
-
-
 # Each damage, and each file of a checkpoint.
 TORN = [
     (".metadata", "remove"),
@@ -97,41 +88,30 @@ TORN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "damage"), TORN)
-def test_a_torn_checkpoint_is_passed_over_for_the_next_older_one(
-    directory: RunDirectory, name: str, damage: str
+def test_a_torn_checkpoint_is_passed_over_for_the_next_older_one(directory: RunDirectory) -> None:
+    older, newer = save(directory, 1), save(directory, 2)
+    assert {path.name for path in newer.iterdir()} == {name for name, _ in TORN}, "no other files"
+    for name, damage in TORN:
+        victim, content = newer / name, (newer / name).read_bytes()
+        damaged = bytearray(content)
+        damaged[len(content) // 2] ^= 1
+        others = {"truncate": content[: len(content) // 2], "grow": content + b"x"}
+        victim.unlink() if damage == "remove" else victim.write_bytes(others.get(damage, damaged))
+        found, reasons = newest_and_rejected(directory)
+        assert (found, list(reasons)) == (older, [2]), name
+        assert name in reasons[2]
+        victim.write_bytes(content)
+    assert newest_and_rejected(directory) == (newer, {})
+
+
+def test_without_any_good_checkpoint_there_is_none_and_saving_again_replaces_a_broken_one(
+    directory: RunDirectory,
 ) -> None:
-    older = save(directory, 1)
-    victim = save(directory, 2) / name
-    content = bytearray(victim.read_bytes())
-    if damage == "remove":
-        victim.unlink()
-    else:
-        content[len(content) // 2] ^= damage == "flip"
-        victim.write_bytes(
-            {"truncate": content[: len(content) // 2], "grow": content + b"x"}.get(damage, content)
-        )
-    found, reasons = newest_and_rejected(directory)
-    assert found == older
-    assert list(reasons) == [2]
-    assert name in reasons[2]
-
-
-def test_a_checkpoint_has_no_files_but_those_torn_above(directory: RunDirectory) -> None:
-    assert {path.name for path in save(directory, 1).iterdir()} == {name for name, _ in TORN}
-
-
-def test_without_any_good_checkpoint_there_is_none(directory: RunDirectory) -> None:
     (save(directory, 1) / "manifest.json").unlink()
     found, reasons = newest_and_rejected(directory)
     assert found is None
     assert "never completed" in reasons[1]
-
-
-def test_saving_again_replaces_a_broken_checkpoint_of_that_step(directory: RunDirectory) -> None:
-    path = save(directory, 2)
-    (path / "trainer_state.json").write_text("{}")
-    save(directory, 2)
+    path = save(directory, 1)
     assert newest_and_rejected(directory) == (path, {})
 
 
@@ -165,7 +145,7 @@ def files_limited_to(size: int) -> Iterator[None]:
 
 
 # At some sizes each tensor fits, and only the end of the archive that torch writes around it does not.
-@pytest.mark.parametrize("size", [64, 600, 1000, 1500, 2100, 4096])
+@pytest.mark.parametrize("size", [64, 1000, 4096])
 def test_a_save_without_room_leaves_the_previous_checkpoint_complete(
     directory: RunDirectory, size: int
 ) -> None:

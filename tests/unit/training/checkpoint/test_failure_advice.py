@@ -23,7 +23,6 @@ from trainyard.training.checkpoint.failure_advice import (
 )
 
 TinyConfig = Callable[..., Config]
-RunTraining = Callable[..., dict[str, Any]]
 CPU_MESSAGE = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
     "allocate 1310720000 bytes. Error code 12 (Cannot allocate memory)"
@@ -57,24 +56,22 @@ def save_steps(directory: RunDirectory, step: int, *losses: float) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("rate", [1e9, 1.0, 3e-3, 5e-5, 1e-12])
 def test_the_learning_rate_that_is_proposed_is_lower_and_never_absurd(
-    rate: float, tiny_config: TinyConfig, directory: RunDirectory
+    tiny_config: TinyConfig, directory: RunDirectory
 ) -> None:
-    config = tiny_config(training={"learning_rate": rate})
-    lower = with_changes(config, not_finite_failure(2, config, directory).changes).training.learning_rate
-    assert 0 < lower <= min(rate / 5, 1e-3)
+    for rate in (1e9, 1.0, 3e-3, 5e-5, 1e-12):
+        config = tiny_config(training={"learning_rate": rate})
+        lower = with_changes(config, not_finite_failure(2, config, directory).changes).training.learning_rate
+        assert 0 < lower <= min(rate / 5, 1e-3)
 
 
-@pytest.mark.parametrize("limit", [None, 1.0, 0.25])
-def test_only_a_limit_that_is_set_is_to_be_lowered(
-    limit: float | None, tiny_config: TinyConfig, directory: RunDirectory
-) -> None:
-    config = tiny_config(training={"max_grad_norm": limit})
-    failure = not_finite_failure(2, config, directory)
-    assert ("training.max_grad_norm" in failure.fix) == (limit is not None)
-    changed = with_changes(config, failure.changes)
-    assert changed.training.max_grad_norm == (limit or 1.0), "where there is no limit, one is proposed"
+def test_only_a_limit_that_is_set_is_to_be_lowered(tiny_config: TinyConfig, directory: RunDirectory) -> None:
+    for limit in (None, 1.0, 0.25):
+        config = tiny_config(training={"max_grad_norm": limit})
+        failure = not_finite_failure(2, config, directory)
+        assert ("training.max_grad_norm" in failure.fix) == (limit is not None)
+        changed = with_changes(config, failure.changes)
+        assert changed.training.max_grad_norm == (limit or 1.0), "where there is no limit, one is proposed"
 
 
 @pytest.mark.parametrize(("losses", "begins"), [((5.0, 3.0), 4), ((5.0, 9.0), None), ((5.0,), 4)])
@@ -115,20 +112,15 @@ def test_one_sequence_keeps_fewer_activations_and_then_becomes_shorter(
     assert second.from_step is None, "no checkpoint fits other sequences"
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
+def test_a_lack_of_memory_is_distinguished_from_other_errors() -> None:
+    for error, kind in (
         (torch.OutOfMemoryError("CUDA out of memory"), FailureKind.GPU_MEMORY),
         (MemoryError(), FailureKind.HOST_MEMORY),
         (RuntimeError(CPU_MESSAGE), FailureKind.HOST_MEMORY),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
         (ValueError("not enough memory"), None),
-    ],
-)
-def test_a_lack_of_memory_is_distinguished_from_other_errors(
-    error: BaseException, kind: FailureKind | None
-) -> None:
-    assert memory_kind(error) == kind
+    ):
+        assert memory_kind(error) == kind
 
 
 def test_torch_still_says_it_so_where_main_memory_runs_out() -> None:

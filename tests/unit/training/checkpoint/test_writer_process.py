@@ -65,11 +65,6 @@ def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("*.distcp"))]
 
 
-def test_both_engines_write_the_same_bytes(tmp_path: Path, behind: BackgroundEngine) -> None:
-    tensors = tensors_of_all_kinds()
-    assert save(behind, tensors, tmp_path / "behind") == save(Engine(), tensors, tmp_path / "at-once")
-
-
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behind: BackgroundEngine) -> None:
     """Also a transposed tensor and a slice, whose copies are contiguous."""

@@ -39,10 +39,10 @@ def table(path: Path, **columns: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", ["txt", "py", "md"])
-def test_a_text_file_is_one_document(tmp_path: Path, suffix: str) -> None:
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     content = "zwölf Boxkämpfer\r\n\n  jagen".encode()
-    assert read(write_text_file(tmp_path / f"a.{suffix}", content)) == [content]
+    for suffix in ("txt", "py", "md"):
+        assert read(write_text_file(tmp_path / f"a.{suffix}", content)) == [content]
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,9 @@ def test_a_row_of_json_lines_is_a_document(tmp_path: Path) -> None:
     rows = [{"text": "one\ntwo", "id": 1}, {"id": 2, "text": "drei €"}]
     content = "\r\n\n".join(json.dumps(row) for row in rows).encode()
     assert read(write_text_file(tmp_path / "a.jsonl", content)) == [b"one\ntwo", "drei €".encode()]
-
-
-def test_a_byte_order_mark_does_not_hide_the_first_row(tmp_path: Path) -> None:
-    assert read(write_text_file(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "x"}')) == [b"x"]
-
-
-def test_the_text_field_is_named_by_the_configuration(tmp_path: Path) -> None:
-    path = write_text_file(tmp_path / "a.jsonl", b'{"content": "x", "text": "y"}')
-    assert read(path, text_field="content") == [b"x"]
+    marked = write_text_file(tmp_path / "b.jsonl", b'\xef\xbb\xbf{"content": "x", "text": "y"}')
+    assert read(marked) == [b"y"], "a byte order mark does not hide the first row"
+    assert read(marked, text_field="content") == [b"x"]
 
 
 @each_case(
@@ -142,21 +136,15 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path) -> None:
     assert read(path) == [b"one", "zwei ü".encode(), b"three"]
 
 
-def test_rows_of_parquet_without_text_are_counted(tmp_path: Path) -> None:
+def test_rows_and_tables_of_parquet_without_text_are_counted(tmp_path: Path) -> None:
     skips = SkipTally()
     assert read(table(tmp_path / "a.parquet", text=["one", None, "", "two"]), skips) == [b"one", b"two"]
+    assert read(table(tmp_path / "b.parquet", body=["one"]), skips) == []
     assert set(skips.summary()) == {
         SkipCount("rows whose text is missing or no string", 1, ("a.parquet:2",)),
         SkipCount("rows with an empty text", 1, ("a.parquet:3",)),
+        SkipCount("files without the column 'text' (data.text_field)", 1, ("b.parquet",)),
     }
-
-
-def test_parquet_without_the_column_names_it(tmp_path: Path) -> None:
-    skips = SkipTally()
-    assert read(table(tmp_path / "a.parquet", body=["one"]), skips) == []
-    assert skips.summary() == (
-        SkipCount("files without the column 'text' (data.text_field)", 1, ("a.parquet",)),
-    )
 
 
 def test_a_torn_parquet_file_is_named(tmp_path: Path) -> None:

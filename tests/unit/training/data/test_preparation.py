@@ -27,20 +27,12 @@ def plan(folder: Path, model: ModelConfig = MODEL, **changes: object) -> Prepara
     )
 
 
-@pytest.mark.parametrize(
-    "change", [{"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}]
-)
-def test_settings_that_affect_the_tokens_change_the_folder(folder: Path, change: dict[str, object]) -> None:
-    assert plan(folder, MODEL, **change).directory != plan(folder).directory
-
-
-def test_the_size_of_the_vocabulary_that_tokens_are_checked_against_decides_the_place(folder: Path) -> None:
-    larger = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=400))
-    assert plan(folder, larger).directory != plan(folder).directory
-
-
-def test_a_touched_file_decides_the_place(folder: Path) -> None:
+def test_what_affects_the_tokens_decides_the_folder(folder: Path) -> None:
     before = plan(folder).directory
+    for change in ({"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}):
+        assert plan(folder, MODEL, **change).directory != before
+    larger = ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=400))
+    assert plan(folder, larger).directory != before, "tokens are checked against the vocabulary"
     os.utime(folder / "train" / "00.txt", ns=(1, 1))
     assert plan(folder).directory != before
 

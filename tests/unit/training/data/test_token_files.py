@@ -34,13 +34,9 @@ def test_written_tokens_are_read(
         assert file.open().tolist() == expected
 
 
-def test_tokens_are_stored_little_endian(tmp_path: Path) -> None:
-    write(tmp_path / "a.bin", [1, 258])
+def test_tokens_are_stored_little_endian_and_mapped_so_that_they_cannot_be_changed(tmp_path: Path) -> None:
+    tokens = write(tmp_path / "a.bin", [1, 258]).open()
     assert (tmp_path / "a.bin").read_bytes() == b"\x01\x00\x02\x01"
-
-
-def test_opened_tokens_are_mapped_and_cannot_be_changed(tmp_path: Path) -> None:
-    tokens = write(tmp_path / "a.bin", [1, 2, 3]).open()
     assert isinstance(tokens, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         tokens[0] = 5

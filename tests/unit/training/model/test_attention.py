@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.training.lab import Lab
+from tests.unit.training.model.worlds import SMALL
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
@@ -48,18 +49,16 @@ def test_written_out_it_is_the_fused_kernel_forward_and_backward(queries: int, k
         torch.testing.assert_close(fused, written)
 
 
-@pytest.mark.parametrize("attention", [causal_attention, written_out_attention])
-def test_a_query_sees_the_keys_that_it_may(attention: Callable[..., Tensor]) -> None:
+def test_a_query_sees_the_keys_that_it_may() -> None:
     document = torch.tensor([0, 0, 0, 0, 1, 1, 1])
     visible = (document[:, None] == document).tril().expand(2, 1, 7, 7)
     parts = heads(queries=4, keys=2)
-    apart = [attention(*(part[:, :, at] for part in parts)) for at in (slice(4), slice(4, 7))]
-    torch.testing.assert_close(attention(*parts, visible), torch.cat(apart, dim=2))
-
-
-def test_a_table_to_add_hides_the_same_keys_to_the_bit() -> None:
+    both: list[Callable[..., Tensor]] = [causal_attention, written_out_attention]
+    for attention in both:
+        apart = [attention(*(part[:, :, at] for part in parts)) for at in (slice(4), slice(4, 7))]
+        torch.testing.assert_close(attention(*parts, visible), torch.cat(apart, dim=2))
     q, k, v = heads(queries=4, keys=2, dtype=torch.float32)
-    table = unseen_keys(9)[:7, :7]
+    table = unseen_keys(9)[:7, :7]  # a table to add hides the same keys, to the bit
     assert torch.equal(written_out_attention(q, k, v, table), written_out_attention(q, k, v))
     torch.testing.assert_close(causal_attention(q, k, v, table), causal_attention(q, k, v))
 
@@ -96,22 +95,13 @@ def test_it_is_written_out_for_the_compiler_of_the_cpu_while_the_scores_are_smal
     assert "scaled_dot_product_attention" in long
 
 
-LENGTH = 16
-SHAPE = ArchitectureConfig(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=LENGTH,
-)
+LENGTH = SMALL.max_position_embeddings
 
 
 @pytest.fixture(scope="module")
 def model() -> Llama:
     """A model with weights large enough for the context of a token to matter."""
-    built = build_model(SHAPE, seed=3)
+    built = build_model(SMALL, seed=3)
     with torch.no_grad():
         for parameter in built.parameters():
             if parameter.ndim == 2:
@@ -164,9 +154,8 @@ def test_packed_documents_have_the_logits_they_have_alone(model: Llama, bfloat16
         together = model(batch)
         for row, logits in zip(batch, together, strict=True):
             alone = torch.cat([model(document[None])[0] for document in documents_of(row)])
-            torch.testing.assert_close(
-                logits, alone, rtol=0.05 if bfloat16 else 1e-5, atol=0.2 if bfloat16 else 1e-4
-            )
+            rtol, atol = (0.05, 0.2) if bfloat16 else (1e-5, 1e-4)
+            torch.testing.assert_close(logits, alone, rtol=rtol, atol=atol)
         joined = model(torch.where(batch < 0, ~batch, batch))
     assert (joined - together).abs().max() > 1  # joined documents give other logits
 

@@ -71,17 +71,16 @@ def test_what_does_not_count_has_no_loss_and_no_gradient() -> None:
     assert summed_loss(logits, nothing).item() == 0
 
 
-@pytest.mark.parametrize("rows", [1, 4, 15])
-def test_how_many_rows_it_takes_at_a_time_changes_no_bit(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_rows_it_takes_at_a_time_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
-    for at_once in (rows, 100):
+    for at_once in (100, 1, 4, 15):
         monkeypatch.setattr(loss, "ROWS_BYTES", (4 * WORDS * at_once,) * 2)
         logits, targets = example()
         total = summed_loss(logits, targets)
         results.append((total, gradient(logits, total)))
-    (total, some), (same, other) = results
-    assert torch.equal(total, same)
-    assert torch.equal(some, other)
+    for total, some in results[1:]:
+        assert torch.equal(total, results[0][0])
+        assert torch.equal(some, results[0][1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

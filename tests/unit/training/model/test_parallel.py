@@ -15,7 +15,7 @@ from trainyard.training.model import parallel
 from trainyard.training.model.model import build_model
 from trainyard.training.model.parallel import Parallel, clip_gradients, cut_over_group, put_on_devices
 from trainyard.training.model.shard_assignment import own_part
-from trainyard.training.runtime.world import ALONE, DataShare, World
+from trainyard.training.runtime.world import ALONE, World
 
 
 @pytest.fixture
@@ -95,11 +95,6 @@ def cut(request: pytest.FixtureRequest, four: World) -> Parallel:
     compute = {"strategy": "fsdp", "tensor_parallel": 2}
     config = config_of({**SHAPE, "tie_word_embeddings": request.param}, compute=compute)
     return put_on_devices(config, four, torch.device("cpu"))
-
-
-def test_a_group_has_one_share_of_the_sequences_and_counts_once() -> None:
-    shares = [DataShare(World(rank, SIZE, rank, None), processes=2) for rank in range(SIZE)]
-    assert [(share.rank, share.size) for share in shares] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
 def test_a_block_is_given_a_tensor_that_has_arrived(four: World) -> None:

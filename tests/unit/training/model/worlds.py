@@ -9,8 +9,18 @@ from torch.distributed.distributed_c10d import destroy_process_group, init_proce
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainyard.config.schema import Config
+from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.training.runtime.world import World
+
+SMALL = ArchitectureConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=16,
+)
 
 
 @contextmanager

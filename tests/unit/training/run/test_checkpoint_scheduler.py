@@ -90,25 +90,22 @@ def test_each_mode_saves_when_it_is_due_and_stays_out_of_the_numbers(lab: Lab, m
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_save_is_of_its_step_however_late_it_is_complete(
-    lab: Lab, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_is_of_its_step_however_late_it_is_complete(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     config = lab.config(checkpointing={"keep_last": 9}, training={"validation_steps": None})
     lab.run(config, "at-once", listener=Listener(lambda _step: torch.rand(3)))
     listener = Listener(lambda _step: torch.rand(3))
 
     delay_saves(monkeypatch, lambda: listener._at % 4 == 3)  # until the run has gone three steps further
-    late = lab.config(checkpointing={"keep_last": 9, "mode": mode}, training={"validation_steps": None})
-    lab.run(late, mode, listener=listener)
-    assert listener.saved == ([(4, 4), (8, 8), (12, 12)] if mode == "sync" else [(4, 7), (8, 11), (12, 12)])
+    late = lab.config(checkpointing={"keep_last": 9, "mode": "async"}, training={"validation_steps": None})
+    lab.run(late, "late", listener=listener)
+    assert listener.saved == [(4, 7), (8, 11), (12, 12)]
     for at in (4, 8, 12):
-        one, other = (lab.directory(name).checkpoint(at) for name in ("at-once", mode))
+        one, other = (lab.directory(name).checkpoint(at) for name in ("at-once", "late"))
         assert sha256_of_file(one / "__0_0.distcp") == sha256_of_file(other / "__0_0.distcp")
         records = [json.loads((path / "trainer_state.json").read_text()) for path in (one, other)]
         assert {record["step"] for record in records} == {at}
         assert records[0]["generators"] == records[1]["generators"]
-        assert records[1]["seconds"] <= lab.outcome(mode)["seconds"] or at == 12
+        assert records[1]["seconds"] <= lab.outcome("late")["seconds"] or at == 12
 
 
 # Points at which a run dies: a function, and the number of the call that ends the run.
@@ -351,7 +348,7 @@ def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
     assert max(reserved) < 60
 
 
-@pytest.mark.parametrize(("left", "last"), [(9.9, 4), (1000.0, 5), (math.inf, 5)])
+@pytest.mark.parametrize(("left", "last"), [(9.9, 4), (math.inf, 5)])
 def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, left: float, last: int
 ) -> None:

@@ -67,9 +67,8 @@ def test_the_network_is_on_record_and_a_fallback_ends_the_run(
             record_network(here, environment=TWO_MACHINES)
         error = raised.value
         first, second = str(error).splitlines()
-        assert first.startswith(
-            "NCCL opened sockets between machines that have EFA: NCCL did not find the plug"
-        )
+        opened = "NCCL opened sockets between machines that have EFA: NCCL did not find the plug"
+        assert first.startswith(opened)
         assert second.startswith("Install aws-ofi-nccl in the image")
         assert "compute.network=tcp" in second
         assert (error.exit_code, error.failure.kind) == (ExitCode.NOT_PROVEN, "tcp-fallback")  # type: ignore[attr-defined]
@@ -116,20 +115,17 @@ def test_one_machine_and_a_run_that_nobody_watches_record_nothing(
     assert record_network(here, environment=environment) is None
 
 
-@pytest.mark.parametrize(
-    ("own", "kept"),
-    [
+def test_the_users_settings_of_nccl_stay(tmp_path: Path) -> None:
+    for own, kept in (
         ({"NCCL_DEBUG": "WARN"}, False),
         ({"NCCL_DEBUG_FILE": "/tmp/%h.%p"}, False),
         ({"NCCL_DEBUG": "INFO"}, True),
         ({"NCCL_DEBUG": "trace"}, True),
-    ],
-)
-def test_the_users_settings_of_nccl_stay(tmp_path: Path, own: dict[str, str], kept: bool) -> None:
-    environment = TWO_MACHINES | own
-    keep_nccl_log(tmp_path / "logs", environment)
-    log = {"NCCL_DEBUG_FILE": f"{tmp_path}/logs/nccl-rank-0.log"} if kept else {}
-    assert environment == TWO_MACHINES | own | log
+    ):
+        environment = TWO_MACHINES | own
+        keep_nccl_log(tmp_path / "logs", environment)
+        log = {"NCCL_DEBUG_FILE": f"{tmp_path}/logs/nccl-rank-0.log"} if kept else {}
+        assert environment == TWO_MACHINES | own | log
 
 
 def test_the_log_has_a_folder_and_its_path_no_placeholder(tmp_path: Path) -> None:

@@ -56,27 +56,24 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
         raise dist.DistStoreError("Timed out after 301 seconds waiting for clients.")
 
     monkeypatch.setattr(dist, "init_process_group", alone)
+    refused = r"Not all processes of this run joined within 300 s \(Timed out"
     with (
-        pytest.raises(
-            TrainingFailedError, match=r"Not all processes of this run joined within 300 s \(Timed out"
-        ),
+        pytest.raises(TrainingFailedError, match=refused),
         join_world("cpu", "ddp", {"WORLD_SIZE": "2"}),
     ):
         pytest.fail("there is no world")
 
 
-def test_the_choices_of_nccl_are_pinned_unless_the_user_made_them() -> None:
-    environment = {"NCCL_PROTO": "LL128"}
-    pin_choices(compiled=False, environment=environment)
-    assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
-
-
-def test_inductor_times_no_kernels_on_a_gpu_for_determinism() -> None:
+def test_the_choices_of_nccl_and_inductor_are_pinned_unless_the_user_made_them() -> None:
     from torch._inductor import config
 
+    environment = {"NCCL_PROTO": "LL128"}
     with config.patch("deterministic", False):
-        pin_choices(compiled=True, environment={})
-        assert config.deterministic
+        pin_choices(compiled=False, environment=environment)
+        assert not config.deterministic
+        pin_choices(compiled=True, environment=environment)
+        assert config.deterministic, "inductor times no kernels on a GPU"
+    assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
 
 
 def test_the_settings_of_nccl_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

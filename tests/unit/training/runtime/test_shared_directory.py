@@ -81,18 +81,15 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_directory, "_PATIENCE_SECONDS", 0.3)
 
 
-@pytest.mark.parametrize(
-    ("machines", "folders"), [((1, 1), (0, 1)), ((2, 1, 2), (0, 0, 1, 2, 2)), ((3,), (0, 0, 0))]
-)
-def test_each_machine_has_a_folder_and_its_first_process_owns_it(
-    machines: tuple[int, ...], folders: tuple[int, ...]
-) -> None:
-    worlds = run_together(lambda world: with_folders(world, shared=False), machines=machines)
-    assert {world.folders for world in worlds} == {folders}
-    assert [world.owns_folder for world in worlds] == [local == 0 for n in machines for local in range(n)]
-    shared = run_together(lambda world: with_folders(world, shared=True), machines=machines)
-    assert [world.owns_folder for world in shared] == [world.rank == 0 for world in shared]
-    assert {world.folder_count for world in shared} == {1}
+def test_each_machine_has_a_folder_and_its_first_process_owns_it() -> None:
+    for machines, folders in (((1, 1), (0, 1)), ((2, 1, 2), (0, 0, 1, 2, 2)), ((3,), (0, 0, 0))):
+        worlds = run_together(lambda world: with_folders(world, shared=False), machines=machines)
+        assert {world.folders for world in worlds} == {folders}
+        first = [local == 0 for count in machines for local in range(count)]
+        assert [world.owns_folder for world in worlds] == first
+        shared = run_together(lambda world: with_folders(world, shared=True), machines=machines)
+        assert [world.owns_folder for world in shared] == [world.rank == 0 for world in shared]
+        assert {world.folder_count for world in shared} == {1}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -148,32 +145,29 @@ def write_checkpoint(directory: RunDirectory, step: int, *, without: str = "", o
         (path / without).unlink()
 
 
-def write_complete_and_partial(directory: RunDirectory) -> None:
-    write_checkpoint(directory, 4)
-    write_checkpoint(directory, 6, without="__0_0.distcp")
+# The checkpoints of the second machine: step -> what is wrong with it; and the problem that is named.
+SECOND: list[tuple[dict[int, dict[str, Any]], str | None]] = [
+    ({4: {}}, None),
+    ({4: {"without": "__0_0.distcp"}}, "is not complete on this machine"),
+    ({4: {"other": True}}, "differs from the checkpoint"),
+    ({}, "is not complete on this machine"),
+    (
+        {4: {}, 6: {"without": "__0_0.distcp"}},
+        "step-00000006 lacks parts; the newest complete one is of step 4",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("second", "problem"),
-    [
-        (lambda directory: write_checkpoint(directory, 4), None),
-        (
-            lambda directory: write_checkpoint(directory, 4, without="__0_0.distcp"),
-            "is not complete on this machine",
-        ),
-        (lambda directory: write_checkpoint(directory, 4, other=True), "differs from the checkpoint"),
-        (lambda directory: None, "is not complete on this machine"),
-        (write_complete_and_partial, "step-00000006 lacks parts; the newest complete one is of step 4"),
-    ],
-)
+@pytest.mark.parametrize(("second", "problem"), SECOND)
 @pytest.mark.parametrize("has_first", [True, False])
 def test_a_resume_needs_the_complete_checkpoint_on_every_machine(
-    tmp_path: Path, second: Callable[[RunDirectory], None], problem: str | None, has_first: bool
+    tmp_path: Path, second: dict[int, dict[str, Any]], problem: str | None, has_first: bool
 ) -> None:
     directories = [RunDirectory(tmp_path / str(rank)) for rank in range(2)]
     if has_first:
         write_checkpoint(directories[0], 4)
-    second(directories[1])
+    for step, wrong in second.items():
+        write_checkpoint(directories[1], step, **wrong)
 
     def work(world: World) -> ResumePoint | None:
         path = directories[0].checkpoint(4)

@@ -86,16 +86,11 @@ def test_mfu_is_the_share_of_the_peak_of_all_devices(lab: Lab) -> None:
     lab.run(config, "known", flops_per_token=1000, peak_flops=peak)
     for row in lab.rows("known"):
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
-    run = lab.record("known")
-    assert (run["plan"]["flops_per_token"], run["hardware"]["peak_flops"]) == (1000, 4e9)
+    record = lab.record("known")
+    assert (record["plan"]["flops_per_token"], record["hardware"]["peak_flops"]) == (1000, 4e9)
     assert set(requested) == {"cpu"}
-    lab.run(config, "unknown", peak_flops=peak)
-    assert not any("mfu" in row for row in lab.rows("unknown"))
-
-
-def test_no_mfu_is_above_1_or_of_an_unknown_peak(lab: Lab) -> None:
-    config = lab.config(training={"max_steps": 1})
-    lab.run(config, "above", flops_per_token=1000, peak_flops=lambda name: 1.0)
-    lab.run(config, "unknown", flops_per_token=1000, peak_flops=lambda name: None)
-    for run in ("above", "unknown"):
-        assert not any("mfu" in row for row in lab.rows(run))
+    lab.run(config, "no count", peak_flops=peak)
+    lab.run(config, "no peak", flops_per_token=1000, peak_flops=lambda name: None)
+    lab.run(config, "above 1", flops_per_token=1000, peak_flops=lambda name: 1.0)
+    for run in ("no count", "no peak", "above 1"):
+        assert not any("mfu" in row for row in lab.rows(run)), run

@@ -24,6 +24,10 @@ def failure(rank: int, code: int, *, after: int = 0) -> ProcessFailure:
     return result
 
 
+def failed(*workers: ProcessFailure) -> ChildFailedError:
+    return ChildFailedError("train.py", {each.local_rank: each for each in workers})
+
+
 @pytest.fixture(autouse=True)
 def garbage_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the garbage collector see the objects of this process again after the test, and at its end."""
@@ -36,20 +40,14 @@ def garbage_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("ends", "output"),
     [
         (None, ""),
+        (failed(failure(1, -9), failure(0, 1)), "Rank 1 (pid 101) was killed by SIGKILL.\n"),
         (
-            ChildFailedError("train.py", {1: failure(1, -9), 0: failure(0, 1)}),
-            "Rank 1 (pid 101) was killed by SIGKILL.\n",
-        ),
-        (
-            ChildFailedError("train.py", {0: failure(0, -9, after=1), 1: failure(1, -9)}),
+            failed(failure(0, -9, after=1), failure(1, -9)),
             "Rank 0 (pid 100) was killed by SIGKILL.\nRank 1 (pid 101) was killed by SIGKILL.\n",
         ),
-        (ChildFailedError("train.py", {0: failure(0, -15, after=1), 1: failure(1, 2)}), ""),
-        (ChildFailedError("train.py", {0: failure(0, -9, after=30), 1: failure(1, 2)}), ""),
-        (
-            ChildFailedError("train.py", {0: failure(0, -15)}),
-            "Rank 0 (pid 100) was killed by SIGTERM.\n",
-        ),
+        (failed(failure(0, -15, after=1), failure(1, 2)), ""),
+        (failed(failure(0, -9, after=30), failure(1, 2)), ""),
+        (failed(failure(0, -15)), "Rank 0 (pid 100) was killed by SIGTERM.\n"),
         (SignalException("stopped", signal.SIGTERM), ""),
         (
             RendezvousTimeoutError(),

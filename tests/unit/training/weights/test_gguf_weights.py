@@ -105,9 +105,6 @@ def test_metadata_and_shapes_are_compared(write: Write) -> None:
     lines = refusal_lines(write(), SHAPE.model_copy(update={"intermediate_size": 128}))
     assert lines[0] == "blk.0.ffn_down.weight: [64, 96] in the file, [64, 128] in the configuration"
     assert len(lines) == 6
-
-
-def test_heads_without_their_own_count_of_keys_are_all_of_them(write: Write) -> None:
     lines = refusal_lines(write({"llama.attention.head_count_kv": None}))
     assert lines == ["model.architecture.num_key_value_heads: the file has 4, the configuration 2"]
 
@@ -126,22 +123,12 @@ def test_rotary_scaling_is_read_from_the_divisors(write: Write) -> None:
     assert refusal_lines(with_divisors) == [f"{start} {stretched}, the configuration by 1 to 1"]
 
 
-@pytest.mark.parametrize(
-    ("metadata", "line"),
-    [
-        (
-            {"llama.rope.scaling.type": "linear"},
-            'model.architecture.rope_scaling: the file has {"rope_type": "linear"}, the configuration ',
-        ),
-        (
-            {"llama.rope.dimension_count": 8},
-            "the file rotates 8 dimensions per head by position, our model all 16",
-        ),
-    ],
-)
-def test_features_that_our_model_lacks_are_refused(write: Write, metadata: dict[str, Any], line: str) -> None:
-    (found,) = refusal_lines(write(metadata))
-    assert found.startswith(line)
+def test_features_that_our_model_lacks_are_refused(write: Write) -> None:
+    linear = 'model.architecture.rope_scaling: the file has {"rope_type": "linear"}, the configuration '
+    (found,) = refusal_lines(write({"llama.rope.scaling.type": "linear"}))
+    assert found.startswith(linear)
+    (found,) = refusal_lines(write({"llama.rope.dimension_count": 8}))
+    assert found == "the file rotates 8 dimensions per head by position, our model all 16"
 
 
 def test_experts_are_no_part_of_our_model(write: Write) -> None:
@@ -163,16 +150,12 @@ def test_files_of_other_models_are_refused(write: Write) -> None:
     assert "has no llama.block_count" in refusal(write({"llama.block_count": None}))
 
 
-@pytest.mark.parametrize("keep", [0, 3, 20, 400, 0.5, 0.999])
-def test_a_file_cut_off_anywhere_is_no_gguf_file(write: Write, keep: float) -> None:
+def test_a_file_cut_off_anywhere_or_of_something_else_is_no_gguf_file(write: Write) -> None:
     path = write()
     content = path.read_bytes()
-    path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
-    assert "is not a GGUF file that" in refusal(path)
-
-
-def test_something_else_under_the_name_is_no_gguf_file(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
+    for keep in (0, 3, 20, 400, len(content) // 2, len(content) - 50):
+        path.write_bytes(content[:keep])
+        assert "is not a GGUF file that" in refusal(path), keep
     path.write_bytes(b"<!DOCTYPE html>" * 100)
     assert "can read (GGUF magic invalid); download it again" in refusal(path)
 

@@ -1,8 +1,6 @@
 """Models on the Hugging Face Hub, from a server on loopback that speaks its API."""
 
 import hashlib
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +8,18 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from tests import warm_start
 from tests.answering import answering
 from tests.cases import each_case
 from tests.unit.training.weights.model_files import write_folder
 
 from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.key_lookup import leaf_keys
+from trainyard.config.load import dump_yaml
 from trainyard.config.schema import ArchitectureConfig
 from trainyard.errors import TrainyardError
 from trainyard.training.weights.hub_model import HubModel, hub_model
 from trainyard.training.weights.pretrained import load_with_weights, read_declared
+from trainyard.training.weights.starting_weights import open_starting_weights
 
 Ask = Callable[..., DeclaredShape]
 
@@ -92,7 +91,7 @@ def _file_facts(path: Path, folder: Path) -> dict[str, object]:
     return {"type": kind, "path": name, "oid": oid, "size": 0 if path.is_dir() else path.stat().st_size}
 
 
-SMOKE = str(Path(__file__).parents[4] / "configs" / "smoke.yaml")
+SMOKE = Path(__file__).parents[4] / "configs" / "smoke.yaml"
 NAME = "owner/Small-Llama"
 SHAPE = ArchitectureConfig(
     hidden_size=32,
@@ -122,12 +121,6 @@ def hub(files: Path) -> Iterator[Hub]:
         yield hub
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "text.txt").write_text("a line of a text\n" * 100)
-    return tmp_path
-
-
 def declared_by(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Read the declaration of a model on the Hub; patch settings that its library reads at import."""
     from huggingface_hub import constants
@@ -153,8 +146,8 @@ def declared_by(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 @pytest.fixture
-def declared_by_hub(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    return declared_by(hub, home, monkeypatch)
+def declared_by_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    return declared_by(hub, tmp_path, monkeypatch)
 
 
 def test_names_on_the_hub_are_distinguished_from_paths(
@@ -162,17 +155,8 @@ def test_names_on_the_hub_are_distinguished_from_paths(
 ) -> None:
     assert hub_model("owner/name") == HubModel("owner/name", None)
     assert hub_model("owner/name@v1.0") == HubModel("owner/name", "v1.0")
-    paths = [
-        "name",
-        "./owner/name",
-        "~/owner/name",
-        "/owner/name",
-        "a/b/c",
-        "owner/m.gguf",
-        "a/m.safetensors",
-        "a/..",
-    ]
-    assert [hub_model(path) for path in paths] == [None] * len(paths)
+    for path in ("name", "./owner/name", "~/owner/name", "/owner/name", "a/b/c", "owner/m.gguf", "a/.."):
+        assert hub_model(path) is None
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert hub_model("owner/name") is None
@@ -189,26 +173,22 @@ def test_a_model_is_described_without_its_weights_at_a_commit_on_record(
     assert got == {"config.json", "tokenizer.json"}
 
 
-def test_a_run_resumes_with_the_commit_it_started_with(hub: Hub, home: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home / "cache"), "NO_PROXY": "*"}
-    command = [sys.executable, "-m", "trainyard", "train", "--run-dir", "run", "--config", SMOKE]
-    settings = ["training.max_steps=1", "training.batch_size=2", "data.sequence_length=16"]
-    for setting in (f"model.path={NAME}", "data.train_path=text.txt", *settings):
-        command += ["--set", setting]
-    done = warm_start.run(command, cwd=home, env=kept | own, timeout=120)
-    stderr = done.stderr
-    assert done.returncode == 0, stderr
-    assert "Fetching" not in stderr
-    assert f"{NAME}@{COMMIT}: downloading" in stderr
-    assert f"{NAME}@{COMMIT}" in (home / "run/run.json").read_text()
+def test_weights_are_downloaded_once_and_a_run_resumes_with_the_commit_it_started_with(
+    hub: Hub, declared_by_hub: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared_by_hub()
+    settings = [f"model.path={NAME}"]
+    found = load_with_weights(SMOKE, settings, None).config
+    with caplog.at_level("INFO", "trainyard"):
+        for _ in range(2):
+            assert open_starting_weights(found.model) is not None
+    assert caplog.text.count(f"{NAME}@{COMMIT}: downloading") == 1
     got = [line for line in hub.requests if line.startswith("GET /owner") and line.endswith("safetensors")]
     assert got == [f"GET /{NAME}/resolve/{COMMIT}/model.safetensors"]
-    assert stderr.count("weights of") == 1
     hub.commit = OTHER_COMMIT
-    again = load_with_weights(Path(SMOKE), [f"model.path={NAME}"], home / "run")
-    assert again.config.model.path == f"{NAME}@{COMMIT}"
-    assert again.config.model.architecture.hidden_size == 32
+    (tmp_path / "config.yaml").write_text(dump_yaml(found))
+    again = load_with_weights(SMOKE, settings, tmp_path).config
+    assert (again.model.path, again.model.architecture.hidden_size) == (f"{NAME}@{COMMIT}", 32)
 
 
 def test_a_revision_is_used_and_cached_files_need_no_network(hub: Hub, declared_by_hub: Ask) -> None:

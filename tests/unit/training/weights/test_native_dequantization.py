@@ -36,11 +36,7 @@ SCALES = {
 EXTREMES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01)
 """Zeros, subnormals, the smallest normal, the largest, infinities, quiet and signalling NaNs."""
 NATIVE = Path(__file__).resolve().parents[4] / "native"
-GTEST = (
-    "/usr/include/gtest/gtest.h",
-    "/usr/local/include/gtest/gtest.h",
-    "/opt/homebrew/include/gtest/gtest.h",
-)
+GTEST = [Path(root) / "include/gtest/gtest.h" for root in ("/usr", "/usr/local", "/opt/homebrew")]
 every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
 
 
@@ -193,23 +189,16 @@ def test_a_row_that_is_not_complete_blocks_is_refused(name: str, no_kernels: Pat
     for length in (1, 2 * size - 1, 2 * size + 1):
         with pytest.raises(DataError, match=rf"{name} weights: a row of {length} bytes .* {size} bytes"):
             dequantize(np.zeros((2, length), np.uint8), name)
-
-
-def test_a_type_that_gguf_cannot_dequantise_is_refused(no_kernels: Path) -> None:
     with pytest.raises(DataError, match="gguf cannot convert Q8_1 weights"):
         dequantize(np.zeros(sizes("Q8_1")[1], np.uint8), "Q8_1")
 
 
-def test_a_library_in_the_build_directory_is_found(no_kernels: Path, library: Path) -> None:
+def test_a_library_in_the_build_directory_is_found_and_none_means_numpy(
+    no_kernels: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert native.kernels() is None
     shutil.copy(library, no_kernels / library.name)
     assert native.kernels() is not None
-
-
-def test_none_means_numpy_even_where_kernels_are_built(
-    no_kernels: Path, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(library, no_kernels / library.name)
     monkeypatch.setenv(LIBRARY_VARIABLE, "none")
     assert native.kernels() is None
 
@@ -223,55 +212,45 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     assert "make native builds it again" in caplog.text
 
 
-@pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "garbage"])
-def test_a_named_library_that_cannot_be_loaded_is_an_error(
-    content: bytes | None, no_kernels: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_named_library_that_cannot_be_used_is_an_error(
+    no_kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = no_kernels / "named.so"
-    if content is not None:
-        named.write_bytes(content)
-    monkeypatch.setenv(LIBRARY_VARIABLE, str(named))
-    with pytest.raises(ConfigError, match=r"TRAINYARD_NATIVE_LIBRARY: .*named\.so cannot be used"):
-        native.kernels()
+    (garbage := no_kernels / "garbage.so").write_bytes(b"no library")
+    for named, problem in (
+        (no_kernels / "missing.so", r"missing\.so cannot be used"),
+        (garbage, r"garbage\.so cannot be used"),
+        (_ctypes.__file__, "it is another library"),
+    ):
+        monkeypatch.setenv(LIBRARY_VARIABLE, str(named))
+        with pytest.raises(ConfigError, match=f"TRAINYARD_NATIVE_LIBRARY: .*{problem}"):
+            native.kernels()
 
 
-def test_another_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LIBRARY_VARIABLE, _ctypes.__file__)
-    with pytest.raises(ConfigError, match="it is another library"):
-        native.kernels()
-
-
-@pytest.fixture
-def compile_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Use C code instead of the kernels."""
+def test_a_library_of_another_interface_is_refused_and_an_error_of_ours_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         pytest.skip("needs a C compiler")
-
-    def compile_to_library(code: str) -> None:
-        source, library = tmp_path / "other.c", tmp_path / "other.so"
-        source.write_text(code)
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=240)
-        monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
-
-    return compile_to_library
-
-
-def test_a_library_of_another_interface_is_refused(compile_library: Callable[[str], None]) -> None:
-    compile_library("int trainyard_abi_version(void) { return 999; }")
-    with pytest.raises(ConfigError, match="its interface is version 999, needed is 1"):
-        native.kernels()
-
-
-def test_an_error_of_the_library_is_reported(compile_library: Callable[[str], None]) -> None:
-    compile_library("""
+    failing = """
         int trainyard_abi_version(void) { return 1; }
         int trainyard_best_instructions(void) { return 1; }
         int trainyard_dequantize(void) { return 1; }
         const char *trainyard_status_text(int status) { return "no kernel for this type"; }
-    """)
-    with pytest.raises(ConfigError, match="refused Q8_0 weights: no kernel for this type"):
-        dequantize(np.zeros(34, np.uint8), "Q8_0")
+    """
+    for name, code, message in (
+        (
+            "other",
+            "int trainyard_abi_version(void) { return 999; }",
+            "its interface is version 999, needed is 1",
+        ),
+        ("failing", failing, "refused Q8_0 weights: no kernel for this type"),
+    ):
+        (source := tmp_path / f"{name}.c").write_text(code)
+        run(compiler, "-shared", "-fPIC", "-o", tmp_path / f"{name}.so", source)
+        monkeypatch.setenv(LIBRARY_VARIABLE, str(tmp_path / f"{name}.so"))
+        with pytest.raises(ConfigError, match=message):
+            dequantize(np.zeros(34, np.uint8), "Q8_0")
 
 
 @pytest.fixture
@@ -314,7 +293,7 @@ def test_a_run_is_the_same_run_with_kernels_and_without(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not any(Path(header).is_file() for header in GTEST), reason="needs GoogleTest")
+@pytest.mark.skipif(not any(header.is_file() for header in GTEST), reason="needs GoogleTest")
 def test_the_googletest_suite_passes(library: Path) -> None:
     build = library.parent
     run("cmake", "-S", NATIVE, "-B", build, "-DENABLE_TESTING=ON")

@@ -14,8 +14,6 @@ from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import CheckpointError, ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import read_run
-from trainyard.run.records import read_rows
 from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.loop import rehearse
 from trainyard.training.model.model import build_model
@@ -38,14 +36,18 @@ def test_only_a_run_that_begins_needs_its_weights_before_its_data(tiny_config: B
         require_weights(config, directory, "none")
 
 
-@pytest.mark.parametrize("name", ["absent.gguf", "absent", "absent.safetensors"])
-def test_a_missing_file_stops_the_run_before_it_starts(lab: Lab, name: str) -> None:
-    config = lab.config(model={"path": str(lab.folder / name)})
+def test_a_missing_file_or_one_of_no_known_form_stops_the_run_before_it_starts(lab: Lab) -> None:
+    config = lab.config(model={"path": str(lab.folder / "absent.safetensors")})
     with pytest.raises(
         ConfigError, match=r"model\.path: .*absent.* does not exist.*--set model\.path=null"
     ) as no:
         lab.run(config)
     assert no.value.exit_code == 2
+    (lab.folder / "model.pt").write_bytes(b"weights")
+    (lab.folder / "folder").mkdir()
+    for name in ("model.pt", "folder"):
+        with pytest.raises(ConfigError, match=r"no known form.*--set model\.path=null"):
+            lab.run(lab.config(model={"path": str(lab.folder / name)}))
     assert not (lab.folder / "run").exists()
 
 
@@ -59,34 +61,19 @@ def test_weights_that_are_not_finite_are_not_started_from(lab: Lab) -> None:
     assert not (lab.folder / "run").exists() or not list((lab.folder / "run").glob("*.json"))
 
 
-def test_a_file_of_no_known_form_stops_the_run(lab: Lab) -> None:
-    (lab.folder / "model.pt").write_bytes(b"weights")
-    (lab.folder / "folder").mkdir()
-    for name in ("model.pt", "folder"):
-        with pytest.raises(ConfigError, match=r"no known form.*--set model\.path=null"):
-            lab.run(lab.config(model={"path": str(lab.folder / name)}))
-
-
-def test_a_run_starts_from_the_weights_of_a_checkpoint(lab: Lab) -> None:
-    first = lab.run(lab.config(), "first")
+def test_a_run_starts_from_the_weights_of_a_checkpoint_and_keeps_their_record(lab: Lab) -> None:
+    first = lab.once("first")
+    assert "model" not in lab.record("first"), "random weights leave no record"
     path = lab.folder / "first/checkpoints/step-00000012"
     second = lab.run(lab.config(model={"path": str(path)}, training={"max_steps": 1}), "second")
     assert second["first_loss"] < first["first_loss"] - 0.5
     assert second["first_loss"] == pytest.approx(first["final_loss"], abs=0.3)
-    run = read_run(lab.folder / "second/run.json")
-    assert run["model"] == {"path": str(path), "sha256": sha256_of_file(path / "manifest.json")}
-    assert [row["step"] for row in read_rows(lab.folder / "second/metrics.jsonl")] == [1]
-
-
-def test_a_resumed_run_keeps_the_record_of_its_weights_and_does_not_read_them_again(lab: Lab) -> None:
-    lab.run(lab.config(), "first")
-    path = lab.folder / "first/checkpoints/step-00000012"
-    config = lab.config(model={"path": str(path)})
-    lab.run(config, "second")
-    record = read_run(lab.folder / "second/run.json")["model"]
+    record = {"path": str(path), "sha256": sha256_of_file(path / "manifest.json")}
+    assert lab.record("second")["model"] == record
+    assert lab.steps("second") == [1]
     path.rename(path.with_name("gone"))
-    lab.run(lab.config(model={"path": str(path)}, training={"max_steps": 14}), "second")
-    assert read_run(lab.folder / "second/run.json")["model"] == record
+    lab.run(lab.config(model={"path": str(path)}, training={"max_steps": 3}), "second")
+    assert lab.record("second")["model"] == record, "the weights are not read again"
 
 
 def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Build, tmp_path: Path) -> None:
@@ -101,13 +88,8 @@ def test_a_rehearsal_describes_the_run_only_when_the_weights_fit(tiny_config: Bu
         rehearsal(path=str(tmp_path / "absent.gguf"))
 
 
-def test_random_weights_leave_no_record(lab: Lab) -> None:
-    lab.run(lab.config(training={"max_steps": 1}))
-    assert "model" not in read_run(lab.folder / "run/run.json")
-
-
 def test_a_checkpoint_with_a_flipped_byte_is_not_started_from(lab: Lab) -> None:
-    lab.run(lab.config(), "first")
+    lab.once("first")
     path = lab.folder / "first/checkpoints/step-00000012"
     data = next(path.glob("*.distcp"))
     content = bytearray(data.read_bytes())

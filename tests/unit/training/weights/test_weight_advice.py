@@ -52,32 +52,27 @@ def settings_in(message: str) -> list[str]:
     return [each for each in found if each != "model.path=null"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "num_layers: 2",
-        "num_attention_heads: 2",
-        "num_key_value_heads: 4",
-        "vocab_size: 256",
-        "intermediate_size: 64",
-        "rope_theta: 10000.0",
-        "rms_norm_eps: 1.0e-6",
-        "tie_word_embeddings: true",
-        "rope_scaling: {factor: 8.0}",
-        "rope_scaling: {rope_type: default}",
-    ],
-)
-def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_path: Path, key: str) -> None:
+def test_settings_that_the_weights_have_are_printed_and_work(model: Path, tmp_path: Path) -> None:
     """Each key is wrong in the configuration, which also sets model.path, so that its values are taken."""
     text = f"model:\n  path: {model}\n  architecture: null\n"
     (tmp_path / "base.yaml").write_text(f"extends: {SMOKE}\n{text}")
     own = tmp_path / "own.yaml"
-    own.write_text(f"extends: base.yaml\nmodel:\n  architecture:\n    {key}\n")
-    message = refusal(load_with_weights(own, []))
-    assert "architecture: null" not in message
-    fix = settings_in(message)
-    assert fix
-    assert open_starting_weights(load_with_weights(own, fix).config.model) is not None
+    for key in (
+        *("num_layers: 2", "num_attention_heads: 2", "num_key_value_heads: 4", "vocab_size: 256"),
+        *(
+            "intermediate_size: 64",
+            "rope_theta: 10000.0",
+            "rms_norm_eps: 1.0e-6",
+            "tie_word_embeddings: true",
+        ),
+        *("rope_scaling: {factor: 8.0}", "rope_scaling: {rope_type: default}"),
+    ):
+        own.write_text(f"extends: base.yaml\nmodel:\n  architecture:\n    {key}\n")
+        message = refusal(load_with_weights(own, []))
+        assert "architecture: null" not in message
+        fix = settings_in(message)
+        assert fix, key
+        assert open_starting_weights(load_with_weights(own, fix).config.model) is not None, key
 
 
 def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> None:
@@ -91,26 +86,22 @@ def test_weights_that_no_setting_describes_are_not_supported(tmp_path: Path) -> 
     assert settings_in(message) == []
 
 
-@pytest.mark.parametrize(
-    ("config", "difference"),
-    [
-        ({"attention_bias": True}, "has attention_bias; the layers"),
-        ({"mlp_bias": True}, "has mlp_bias; the layers"),
-        ({"head_dim": 16}, "has the head_dim 16; heads of this trainer's model have hidden_size / "),
-        ({"model_type": "qwen3"}, "has the model_type 'qwen3'"),
-        ({"hidden_act": "gelu"}, "has the hidden_act 'gelu'"),
-    ],
-)
-def test_a_config_of_another_model_names_the_trainer_that_has_it(
-    tmp_path: Path, config: dict[str, Any], difference: str
-) -> None:
-    model = write_folder(tmp_path / "other model", SHAPE, **config)
-    with pytest.raises(ConfigError) as error:
-        load_with_weights(SMOKE, [f"model.path={model}"])
-    message = str(error.value)
-    assert difference in message
-    command = message.partition("transformers: ")[2].partition(". Nothing was started")[0]
-    assert shlex.split(command) == ["python", "train.py", "--model", str(model)]
+def test_a_config_of_another_model_names_the_trainer_that_has_it(tmp_path: Path) -> None:
+    others: dict[str, dict[str, Any]] = {
+        "has attention_bias; the layers": {"attention_bias": True},
+        "has mlp_bias; the layers": {"mlp_bias": True},
+        "has the head_dim 16; heads of this trainer's model have hidden_size / ": {"head_dim": 16},
+        "has the model_type 'qwen3'": {"model_type": "qwen3"},
+        "has the hidden_act 'gelu'": {"hidden_act": "gelu"},
+    }
+    for difference, config in others.items():
+        model = write_folder(tmp_path / "other model", SHAPE, **config)
+        with pytest.raises(ConfigError) as error:
+            load_with_weights(SMOKE, [f"model.path={model}"])
+        message = str(error.value)
+        assert difference in message
+        command = message.partition("transformers: ")[2].partition(". Nothing was started")[0]
+        assert shlex.split(command) == ["python", "train.py", "--model", str(model)]
 
 
 def test_a_part_of_a_split_gguf_file_names_the_program_that_joins_the_parts(tmp_path: Path) -> None:

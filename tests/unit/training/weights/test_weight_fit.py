@@ -55,17 +55,15 @@ def test_the_keys_that_differ_are_named_and_without_any_the_first_tensors(
     assert lines[8:] == ["… and 3 more"]
 
 
-def test_another_number_of_layers_is_one_line(folder: Callable[..., Path]) -> None:
+def test_another_number_of_layers_or_heads_is_named_by_its_key(folder: Callable[..., Path]) -> None:
+    path = folder(weights())
     for layers in (2, 5):
-        assert refusal(folder(weights()), SHAPE.model_copy(update={"num_layers": layers})) == [
+        assert refusal(path, SHAPE.model_copy(update={"num_layers": layers})) == [
             f"model.architecture.num_layers: the file has 3, the configuration {layers}"
         ]
-
-
-def test_the_same_shapes_with_other_heads_are_refused(folder: Callable[..., Path]) -> None:
-    """Half as many heads of twice the size have tensors of the same shapes, but another meaning."""
+    # Half as many heads of twice the size have tensors of the same shapes, but another meaning.
     other = SHAPE.model_copy(update={"num_attention_heads": 2, "num_key_value_heads": 1})
-    assert refusal(folder(weights()), other) == [
+    assert refusal(path, other) == [
         "model.architecture.num_attention_heads: the file has 4, the configuration 2",
         "model.architecture.num_key_value_heads: the file has 2, the configuration 1",
     ]
@@ -80,10 +78,12 @@ def test_missing_and_unexpected_tensors_are_named(folder: Callable[..., Path]) -
         "model.layers.1.mlp.up_proj.weight: not in the file; the configuration has [48, 32]",
         "model.norm.weight: not in the file; the configuration has [32]",
     ]
-
-
-def test_the_rotary_table_of_old_exports_is_no_surprise(folder: Callable[..., Path]) -> None:
-    path = folder(weights() | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    tensors = weights() | {"model.norm.weight": torch.ones(32, dtype=torch.int8)}
+    assert refusal(folder(tensors)) == [
+        "model.norm.weight: stored as I8; only BF16, F16, F32, F64 can be read"
+    ]
+    rotary_table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    path = folder(weights() | rotary_table)  # as old exports have it
     assert open_starting_weights(ModelConfig(name="m", path=str(path), architecture=SHAPE)) is not None
 
 
@@ -121,14 +121,6 @@ def test_another_rotary_scaling_is_refused(folder: Callable[..., Path]) -> None:
     scaled = folder(weights(), rope_scaling=scaling.model_dump() | {"factor": 32.0})
     (line,) = refusal(scaled, SHAPE.model_copy(update={"rope_scaling": scaling}))
     assert line.startswith(f'{start} {{"rope_type": "llama3", "factor": 32.0')
-
-
-def test_integers_are_not_taken_for_weights(folder: Callable[..., Path]) -> None:
-    tensors = weights()
-    tensors["model.norm.weight"] = torch.ones(32, dtype=torch.int8)
-    assert refusal(folder(tensors)) == [
-        "model.norm.weight: stored as I8; only BF16, F16, F32, F64 can be read"
-    ]
 
 
 def refusal_of_file(path: Path) -> str:
