@@ -197,9 +197,7 @@ def script_parser(
         new.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     if reads_store:
         url = "s3://bucket/prefix or file:///folder"
-        limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
         new.add_argument("--store", required=needs_store, metavar="URL", help=url)
-        new.add_argument("--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit)
     if dry_run:
         add_flag(new, "--dry-run", dry_run)
     if json:

@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def open_jobs(args: argparse.Namespace) -> tuple[JobReader, str]:
     """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    api = open_api(cluster_target(args), read=read_yaml)
     return JobReader(api), args.namespace or api.access.namespace or "default"
 
 

@@ -62,7 +62,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    store = open_store(args.store)
     by = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
     if args.withdraw:
         return take_back(store, args.name, by=by, dry_run=args.dry_run, as_json=args.json)

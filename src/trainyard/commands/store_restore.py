@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
-        store = open_store(args.store, call_seconds=args.call_seconds)
+        store = open_store(args.store)
         selection = parse_selection(store, _run_number(args, store), args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:

@@ -88,8 +88,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_follow_options(parser)
     encryption = "the encryption requested from S3"
     parser.add_argument("--encryption", type=_encryption, choices=ENCRYPTIONS, help=encryption)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    add_option(parser, "--call-seconds", "SECONDS", limit, type=arguments.seconds, default=30)
     args = parser.parse_args(argv)
     if args.checkpoint and not args.metrics:
         parser.error("--checkpoint needs --metrics FILE")
@@ -116,8 +114,7 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     number = parse_run_number(args.run_number)
-    options: StoreOptions = {"call_seconds": args.call_seconds}
-    options |= {"encryption": args.encryption} if args.encryption else {}
+    options: StoreOptions = {"encryption": args.encryption} if args.encryption else {}
     known: dict[str, Any] = {"store": args.store, "run_number": number, "others": args.node_timeout}
     known |= {"options": options, "as_json": args.json}
     if args.follow:
