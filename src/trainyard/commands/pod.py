@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import add_flag, add_option, script_parser
-from trainyard.commands.network_measure import NetworkTest, measure_network
+from trainyard.commands.network_measure import measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -91,7 +91,7 @@ class Pod(Pipeline):
 
     def measure(self) -> list[Step]:
         """Return the step that measures the network before training, if the configuration says so."""
-        values = {"test": NetworkTest(processes=self.processes), "file": self.network_file}
+        values = {"processes": self.processes, "file": self.network_file}
         return [Step("network", measure_network, values)] if self.tests_network else []
 
     @property
