@@ -13,8 +13,7 @@ Example:    trainyard job checkpoints copy --job llama --step newest --to back
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import refusals
 from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
-from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
+from trainyard.jobs.volumes.checkpoint_search import open_found_folder
 from trainyard.programs.checkpoints.checkpoint_formats import (
     choose_checkpoint,
     find_checkpoints,
@@ -115,21 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     api = reader.api
     if args.command == "create-volume":
         return create_volume(args, api)
-    with open_checkpoints(args, api) as (source, found):
-        if args.command == "copy":
-            return copy(args, source, found)
-        return show(args, source, found)
-
-
-@contextmanager
-def open_checkpoints(
-    args: argparse.Namespace, api: Api
-) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
-    """Open the place that the options name; yield it and its checkpoints."""
     names = ("namespace", "pod", "claim", "job", "kind", "path", "image", "python")
     where = {name: getattr(args, name) for name in names}
-    with open_found_folder(api, Where(**where, seconds=args.timeout)) as source:
-        yield source, find_checkpoints(source.listing())
+    with open_found_folder(api, **where, seconds=args.timeout) as source:
+        do = copy if args.command == "copy" else show
+        return do(args, source, find_checkpoints(source.listing()))
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
