@@ -15,7 +15,6 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 """
 
 import argparse
-import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +43,8 @@ from trainyard.command.parser import add_flag, add_option, add_run, script_parse
 from trainyard.errors import ExitCode
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
-from trainyard.report.facts.proof_record import lacks_store
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.suggested_commands import made_by, trainyard_command
 
 # Source document 004 imports these functions from the script of this command.
 __all__ = ["calculate_file_hash", "create_manifest", "main", "sync_to_s3"]
@@ -157,10 +154,7 @@ def store_run(
             report = sync_node(*where, progress=display)
         else:
             report = sync_run(*where, signer=signer, progress=display, others_seconds=others)
-    code = _report(report, as_json=as_json)
-    if not report.problems:
-        _suggest_proof(directory, there.url)
-    return code
+    return _report(report, as_json=as_json)
 
 
 def follow_run(
@@ -209,11 +203,3 @@ def _report(report: SyncReport | FollowReport, *, as_json: bool) -> int:
     output.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
     github.set_outputs(report.outputs)
     return report.exit_code
-
-
-def _suggest_proof(directory: RunDirectory, url: str) -> None:
-    """Print the command that proves the run again, if its last proof did not find it in the store."""
-    if made_by() or not lacks_store(directory):
-        return
-    words = shlex.join(["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"])
-    output.announce("next", trainyard_command(f"prove {words}"), copied=True)
