@@ -50,6 +50,9 @@ class CommandParser(argparse.ArgumentParser):
         return self._apply_check(super().parse_args(args, namespace))
 
     def _apply_check(self, found: argparse.Namespace) -> argparse.Namespace:
+        for flag, commands in self.only_for.items():
+            if vars(found)[flag.removeprefix("--").replace("-", "_")] and found.command not in commands:
+                self.error(f"{flag} is for {' and '.join(commands)}")
         if self.check is not None:
             self.check(self, found)
         return found
@@ -93,17 +96,6 @@ class CommandParser(argparse.ArgumentParser):
             is_list = isinstance(action, argparse._AppendAction) or action.nargs == "*"
             found[action.dest] = True if action.nargs == 0 else each if is_list else each[0]
         return self._apply_check(argparse.Namespace(**found))
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help; after the name of a command, such as `status`, the help of that command."""
-        place = next((each for each in self._actions if each.dest == "command" and each.choices), None)
-        command = next((word for word in self._given if place and word in (place.choices or ())), None)
-        if place is not None and command is not None:
-            self.prog, place.help = f"{self.prog} {command}", argparse.SUPPRESS
-            for action in self._actions:
-                if command not in self.only_for.get((action.option_strings or [""])[-1], (command,)):
-                    action.help = argparse.SUPPRESS
-        super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         message = self._with_nearest_name(message)
@@ -184,7 +176,7 @@ def script_parser(
 
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store;
     `dry_run` is the help of --dry-run, `json` what --json prints. `only_for` maps options to the values of
-    the positional `command` that accept them.
+    the positional `command` that accept them; with another one they are refused.
     """
     new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     new.only_for = only_for
@@ -248,12 +240,3 @@ def take_run_number(args: argparse.Namespace) -> None:
     """Read a RUN that is a number as that of a run in --store."""
     if args.store and args.run_dir is not None and args.run_number is None and args.run_dir.name.isdecimal():
         args.run_number, args.run_dir = str(args.run_dir), None
-
-
-def refuse_options_of_other_commands(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, only_for: Mapping[str, Sequence[str]]
-) -> None:
-    """Refuse an option that `args.command` does not accept. `only_for` maps options to commands."""
-    for flag, commands in only_for.items():
-        if vars(args)[flag.removeprefix("--").replace("-", "_")] and args.command not in commands:
-            parser.error(f"{flag} is for {' and '.join(commands)}")

@@ -21,7 +21,7 @@ from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import add_option, refuse_options_of_other_commands, script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
@@ -89,7 +89,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    refuse_options_of_other_commands(parser, args, ONLY_FOR)
     for name in NEEDED.get(args.command, ()):
         if not getattr(args, name):
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
