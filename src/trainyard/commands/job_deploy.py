@@ -350,19 +350,15 @@ def wrap_manifest(
     args: argparse.Namespace, written: JobManifest, job: JobSpec
 ) -> tuple[JobManifest, JobSpec]:
     """Return the job with its commands wrapped, and its plan. Raises ConfigError."""
-    config: Config | None = None
 
     def config_for(command: Sequence[str]) -> "Config":
         changes = [f"recipe={COMMAND}", f"program.command={json.dumps(command)}"]
         changes += [f"cluster.pod.grace_seconds={max(30, job.grace_seconds)}"]
-        nonlocal config
-        config = config_in_pods(
-            load_config(args.config, [*args.set, *changes]).config, efa=job.resources.efa > 0
-        )
-        return config
+        config = load_config(args.config, [*args.set, *changes]).config
+        return config_in_pods(config, efa=job.resources.efa > 0)
 
     sent, plan = JobWrapper(written, job, config_for, args.prove_from).wrap()
-    assert config is not None
+    config = config_for(plan.program.command)
     plan = replace(plan, network=config.compute.network)
     if problems := [*find_storage_problems(config, plan)]:
         raise ConfigError("\n".join([*problems, "Nothing was sent."]))
