@@ -232,8 +232,9 @@ def add_run(place: Any, *, required: bool = False, text: str = "the run's direct
 def add_run_number(parser: argparse.ArgumentParser, *, text: str) -> None:
     """Add the position N and the option --run-number of a command that takes runs from a store alone."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("run_number", metavar="N", nargs="?", action=_Position, help=text)
-    place.add_argument("--run-number", metavar="N", help="the same as the position")
+    number = arguments.positive
+    place.add_argument("run_number", metavar="N", nargs="?", type=number, action=_Position, help=text)
+    place.add_argument("--run-number", metavar="N", type=number, help="the same as the position")
 
 
 def take_run_number(args: argparse.Namespace) -> None:
