@@ -158,10 +158,10 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 8_959),
+    "commands": (8_000, 8_793),
     "training": (9_500, 9_553),
     "gateways": (7_500, 8_244),
-    "jobs": (6_500, 7_501),
+    "jobs": (6_500, 7_352),
     "artifacts": (6_500, 6_622),
     "programs": (5_500, 8_894),
     "report": (4_800, 5_253),
@@ -173,9 +173,9 @@ BUDGETS = {
     "watch": (2_500, 2_500),  # 1,800, and 700 for the causes of failures
     "config": (1_500, 2_318),
     "proof": (2_400, 2_774),
-    REST: (2_200, 4_540),
-    "src": (72_000, 82_540),
-    "tests": (75_000, 83_135),
+    REST: (2_200, 4_473),
+    "src": (72_000, 82_188),
+    "tests": (75_000, 82_892),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
