@@ -173,8 +173,8 @@ BUDGETS = {
     "watch": (2_500, 2_500),  # 1,800, and 700 for the causes of failures
     "config": (1_500, 2_318),
     "proof": (2_400, 2_774),
-    REST: (2_200, 4_473),
-    "src": (72_000, 82_188),
+    REST: (2_200, 4_484),
+    "src": (72_000, 82_199),
     "tests": (75_000, 82_892),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

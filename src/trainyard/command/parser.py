@@ -97,6 +97,17 @@ class CommandParser(argparse.ArgumentParser):
             found[action.dest] = True if action.nargs == 0 else each if is_list else each[0]
         return self._apply_check(argparse.Namespace(**found))
 
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; after the name of a command, such as `status`, the help of that command."""
+        place = next((each for each in self._actions if each.dest == "command" and each.choices), None)
+        command = next((word for word in self._given if place and word in (place.choices or ())), None)
+        if place is not None and command is not None:
+            self.prog, place.help = f"{self.prog} {command}", argparse.SUPPRESS
+            for action in self._actions:
+                if command not in self.only_for.get((action.option_strings or [""])[-1], (command,)):
+                    action.help = argparse.SUPPRESS
+        super().print_help(file)
+
     def error(self, message: str) -> NoReturn:
         message = self._with_nearest_name(message)
         with contextlib.suppress(OSError):  # nobody reads stderr
