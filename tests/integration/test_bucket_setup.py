@@ -19,7 +19,7 @@ def bucket(moto: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def setup(bucket: str, prefix: str = "/phase2") -> BucketSetup:
-    return open_setup(f"s3://{bucket}{prefix}", encryption="AES256", call_seconds=5)
+    return open_setup(f"s3://{bucket}{prefix}", encryption="AES256")
 
 
 def verdicts(bucket: str, *, fix: bool = False, prefix: str = "/phase2") -> dict[str, bool | None]:
@@ -90,7 +90,7 @@ def test_a_bucket_that_is_not_there_is_refused(moto: Any, bucket: str) -> None:
     with pytest.raises(ServiceError, match="bucket no-such-bucket does not exist"):
         list(setup("no-such-bucket").findings(fix=False))
     with pytest.raises(ConfigError, match="only a bucket has settings"):
-        open_setup("file:///folder", encryption="AES256", call_seconds=5)
+        open_setup("file:///folder", encryption="AES256")
 
 
 def test_the_script_ends_with_1_then_0_and_says_each_setting(

@@ -167,16 +167,6 @@ def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Pat
     assert others[2] == f"  {log}:2: {error}"
 
 
-def test_events_decide_where_the_log_ends_in_the_middle(tmp_path: Path) -> None:
-    log, events = tmp_path / "log", tmp_path / "events.json"
-    log.write_text("step 1\nstep 2\n")
-    event = {"reason": "Preempted", "message": "Preempted by pod 3f2c on node n1"}
-    events.write_text(json.dumps({"items": [event]}))
-    found = json.loads(explain("--log", log, "--events", events, "--exit-code", "143", "--json"))
-    assert (found["class"], found["retryable"]) == ("preempted", True)
-    assert json.loads(explain("--log", log, "--exit-code", "143", "--json"))["class"] == "unknown"
-
-
 @pytest.mark.parametrize(
     "words", [("--log", "none.log"), ("--log", "."), ("--log", "x", "--exit-code", "many"), ()]
 )

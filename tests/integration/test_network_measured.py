@@ -38,7 +38,7 @@ def on_two_nodes(words: list[str], **more: str) -> list[tuple[int, str, str]]:
 
 
 def measure(*words: str, **more: str) -> list[tuple[int, str, str]]:
-    given = ["--device", "cpu", "--size-mib", "8", "--repetitions", "3", *words]
+    given = ["--device", "cpu", "--size-mib", "8", *words]
     return on_two_nodes(["-m", "trainyard", "network", "measure", *given], **more)
 
 

@@ -17,7 +17,6 @@ from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
 from trainyard.errors import ServiceError
 from trainyard.gateways.process import SignalForwarder
-from trainyard.jobs.recipes.any_program import save_seconds
 from trainyard.pipeline import Step, StepRunner, follow_beside
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
@@ -59,28 +58,6 @@ def test_the_first_node_stores_and_proves_what_all_have_trained(plan: Plan) -> N
     assert {step.get("store") for step in after} == {"s3://runs", None}
     assert names_of(plan(*given, *STORED, PET_NODE_RANK="1")) == ["train"]
     assert names_of(plan(*given, PET_NODE_RANK="0")) == ["train"]
-
-
-@pytest.mark.parametrize(
-    ("needed", "grace", "wanted"), [(42.0, 30.0, "78"), (30.0, 30.0, None), (None, 15.0, None)]
-)
-def test_a_pod_whose_grace_period_was_too_short_before_says_a_longer_one(
-    needed: float | None,
-    grace: float,
-    wanted: str | None,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    outcome = {} if needed is None else {"grace_seconds_needed": needed}
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": "a", "outcome": outcome}))
-    with caplog.at_level("INFO"):
-        pod.warn_of_short_grace(tmp_path, grace)
-    text = caplog.text
-    assert ("grace_seconds=" in text) is (wanted is not None)
-    if wanted is not None:
-        assert "takes up to 42 s (its slowest step and its saves), and the trainer is killed 30 s" in text
-        assert f"cluster.pod.grace_seconds={wanted}," in text
-        assert save_seconds(int(wanted)) == 1.5 * 42
 
 
 APART = ("--set", "checkpointing.shared=false", "--set", "compute.strategy=ddp")

@@ -137,20 +137,9 @@ def processes(value: str) -> int:
     return found
 
 
-def amount(value: str) -> float:
-    """A finite number from 0."""
-    return _decimal(value, lambda found: 0 <= found < math.inf, "is not a number from 0")
-
-
 def share(value: str) -> float:
     """A number above 0 and up to 1."""
     return _decimal(value, lambda found: 0 < found <= 1, "is not a share such as 0.4 (above 0, at most 1)")
-
-
-def seconds(value: str) -> float:
-    """A time limit in seconds: above 0, and at most a day."""
-    words = "is not a number of seconds above 0, at most a day"
-    return _decimal(value, lambda found: 0 < found <= _DAY_SECONDS, words)
 
 
 def pause(value: str) -> float:

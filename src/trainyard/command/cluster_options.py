@@ -26,7 +26,7 @@ _PLAN = (
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) -> None:
-    """Add --kubeconfig, --context, --cluster, --region, the time limit of a call, and --kind of a job."""
+    """Add --kubeconfig, --context, --cluster, --region, and --kind of a job."""
     if kind:
         kinds = (*JOB_KINDS, *registries.FOREIGN_JOB_KINDS)
         parser.add_argument("--kind", choices=kinds, help="default: that of the job which Trainyard made")
@@ -38,8 +38,6 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, kind: bool = False) 
     # The spelling of the documents that people follow.
     unseen = argparse.SUPPRESS
     group.add_argument("--cluster-name", dest="cluster", default=unseen, help=unseen)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    group.add_argument("--call-seconds", type=arguments.seconds, default=20.0, metavar="SECONDS", help=limit)
 
 
 def check_cluster_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -50,6 +50,9 @@ class CommandParser(argparse.ArgumentParser):
         return self._apply_check(super().parse_args(args, namespace))
 
     def _apply_check(self, found: argparse.Namespace) -> argparse.Namespace:
+        for flag, commands in self.only_for.items():
+            if vars(found)[flag.removeprefix("--").replace("-", "_")] and found.command not in commands:
+                self.error(f"{flag} is for {' and '.join(commands)}")
         if self.check is not None:
             self.check(self, found)
         return found
@@ -184,7 +187,7 @@ def script_parser(
 
     `reads_config` and `reads_store` add those of the scripts that work for a configuration or with a store;
     `dry_run` is the help of --dry-run, `json` what --json prints. `only_for` maps options to the values of
-    the positional `command` that accept them.
+    the positional `command` that accept them; with another one they are refused.
     """
     new = CommandParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     new.only_for = only_for
@@ -197,9 +200,7 @@ def script_parser(
         new.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=how)
     if reads_store:
         url = "s3://bucket/prefix or file:///folder"
-        limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
         new.add_argument("--store", required=needs_store, metavar="URL", help=url)
-        new.add_argument("--call-seconds", type=arguments.seconds, default=30, metavar="SECONDS", help=limit)
     if dry_run:
         add_flag(new, "--dry-run", dry_run)
     if json:
@@ -242,20 +243,12 @@ def add_run(place: Any, *, required: bool = False, text: str = "the run's direct
 def add_run_number(parser: argparse.ArgumentParser, *, text: str) -> None:
     """Add the position N and the option --run-number of a command that takes runs from a store alone."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("run_number", metavar="N", nargs="?", action=_Position, help=text)
-    place.add_argument("--run-number", metavar="N", help="the same as the position")
+    number = arguments.positive
+    place.add_argument("run_number", metavar="N", nargs="?", type=number, action=_Position, help=text)
+    place.add_argument("--run-number", metavar="N", type=number, help="the same as the position")
 
 
 def take_run_number(args: argparse.Namespace) -> None:
     """Read a RUN that is a number as that of a run in --store."""
     if args.store and args.run_dir is not None and args.run_number is None and args.run_dir.name.isdecimal():
         args.run_number, args.run_dir = str(args.run_dir), None
-
-
-def refuse_options_of_other_commands(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, only_for: Mapping[str, Sequence[str]]
-) -> None:
-    """Refuse an option that `args.command` does not accept. `only_for` maps options to commands."""
-    for flag, commands in only_for.items():
-        if vars(args)[flag.removeprefix("--").replace("-", "_")] and args.command not in commands:
-            parser.error(f"{flag} is for {' and '.join(commands)}")

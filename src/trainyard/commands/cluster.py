@@ -106,7 +106,7 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     if args.command == "list":
         return find_clusters(args.region)
     settings = load_config(args.config, args.set).config.cluster if args.config else ClusterConfig()
-    query = open_query(JobSpec(**job_values(args)), settings, call_seconds=args.call_seconds)
+    query = open_query(JobSpec(**job_values(args)), settings)
     if args.command == "check":
         return check_cluster(query)
     if args.command == "fix":
@@ -115,9 +115,9 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
     return found, ExitCode.DONE if args.command == "nodes" else code
 
 
-def open_query(job: JobSpec, settings: ClusterConfig, *, call_seconds: float = 20.0) -> ClusterQuery:
+def open_query(job: JobSpec, settings: ClusterConfig) -> ClusterQuery:
     """Return a query of the cluster that the job names, for the job and the configuration."""
-    api = open_api(job.target, read=read_yaml, call_seconds=call_seconds)
+    api = open_api(job.target, read=read_yaml)
     job = job.with_settings(settings, namespace=api.access.namespace)
     return ClusterQuery(api, job, kinds_of_cluster(job.kind))
 

@@ -1,9 +1,8 @@
 """Find the cause of a failed training, who must act, and the fix.
 
-Reads:      RUN: the records and logs of a run; --log: logs of any trainer, with --events the events of
-            Kubernetes or of a run, as JSON or text; --job: the state, pods and logs of a job on a cluster;
-            --github-run: annotations and logs of the jobs of a workflow run, with GITHUB_REPOSITORY and
-            GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
+Reads:      RUN: the records and logs of a run; --log: logs of any trainer; --job: the state, pods and logs
+            of a job on a cluster; --github-run: annotations and logs of the jobs of a workflow run, with
+            GITHUB_REPOSITORY and GITHUB_TOKEN; --build: phases and log of a CodeBuild build. - is stdin
 Writes:     the class, the root error, the fix if one is known, whether a retry recovers, and the lines around
             the error, on stdout; --json prints {"class", "cause", "responsible", "fix", "retryable",
             "other_node", "evidence", "level", "root"}
@@ -87,7 +86,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(places, "--log", "FILE", "logs; - is stdin", type=arguments.path, nargs="+")
     add_places(places)
     add_option(parser, "--exit-code", "N", "exit code of the process; -9 or 137 for SIGKILL", type=exit_code)
-    add_option(parser, "--events", "FILE", "events of Kubernetes, or events.jsonl", type=arguments.path)
     add_job_options(parser)
     args = parser.parse_args(argv)
     check_cluster_options(parser, args)
@@ -154,10 +152,7 @@ def failure_evidence(args: argparse.Namespace) -> FailureEvidence:
         return FailureEvidence(list(github_logs(args.github_run)))
     if args.build is not None:
         return FailureEvidence(list(build_logs(args.build, args.region)))
-    logs = [read_log(path) for path in args.log]
-    if args.events is not None:
-        logs.append(events_of(str(args.events), text_of(args.events)[0]))
-    return FailureEvidence(logs, FailureFacts(args.exit_code))
+    return FailureEvidence([read_log(path) for path in args.log], FailureFacts(args.exit_code))
 
 
 def failed_run(path: Path) -> FailureEvidence:

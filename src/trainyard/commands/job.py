@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.command import arguments, output
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options, cluster_target
-from trainyard.command.parser import refuse_options_of_other_commands, script_parser
+from trainyard.command.parser import script_parser
 from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import report_step
 from trainyard.gateways.kubernetes.cluster_connection import open_api
@@ -82,7 +82,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if (args.command == "ls") == (args.job is not None):
         parser.error("ls takes no job" if args.job else f"{args.command} needs the name of a job")
-    refuse_options_of_other_commands(parser, args, ONLY_FOR)
     check_cluster_options(parser, args)
     return args
 
@@ -99,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def open_jobs(args: argparse.Namespace) -> tuple[JobReader, str]:
     """Return the reader of the jobs of the cluster that the options name, and the namespace."""
-    api = open_api(cluster_target(args), read=read_yaml, call_seconds=args.call_seconds)
+    api = open_api(cluster_target(args), read=read_yaml)
     return JobReader(api), args.namespace or api.access.namespace or "default"
 
 

@@ -13,23 +13,21 @@ Example:    trainyard job checkpoints copy --job llama --step newest --to back
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import PurePosixPath
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_part
 from trainyard.cluster.volumes import claim_body, require_same_claim, require_size, volume_of
 from trainyard.command import arguments, output, terminal
 from trainyard.command.cluster_options import add_cluster_options, check_cluster_options
-from trainyard.command.parser import add_option, refuse_options_of_other_commands, script_parser
+from trainyard.command.parser import add_option, script_parser
 from trainyard.commands.job import open_jobs
 from trainyard.config.yaml_reader import dump_documents
 from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import refusals
 from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
-from trainyard.jobs.volumes.checkpoint_search import Where, open_found_folder
+from trainyard.jobs.volumes.checkpoint_search import open_found_folder
 from trainyard.programs.checkpoints.checkpoint_formats import (
     choose_checkpoint,
     find_checkpoints,
@@ -78,7 +76,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", type=name, default="")
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    add_option(parser, "--step", "S|newest", "with copy: a step, or newest; default: newest", default="")
+    which = "with copy: a step, or newest, the default"
+    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
     add_option(parser, "--to", "DIR", "with copy: a folder of this machine", type=arguments.path)
     add_option(parser, "--python", "NAME", "Python in the pod; default: python3", default="python3")
     start = "time limit for the start of the small pod; default: 5m"
@@ -91,20 +90,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
-    refuse_options_of_other_commands(parser, args, ONLY_FOR)
     for name in NEEDED.get(args.command, ()):
         if not getattr(args, name):
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
     if args.pod and not args.path.startswith("/"):
         parser.error("--pod needs --path with an absolute folder in the pod")
-    if args.step not in ("", "newest") and arguments.step(args.step) is None:
-        parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
-    if args.to and args.to.parts[0].endswith(":"):  # a path has one slash of a URL's two
-        parser.error(
-            "--to names a folder; `trainyard store sync --checkpoint` stores a checkpoint from there"
-        )
-    if ".." in PurePosixPath(args.path).parts:
-        parser.error("--path must not lead upwards with ..")
     check_cluster_options(parser, args)
 
 
@@ -116,21 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     api = reader.api
     if args.command == "create-volume":
         return create_volume(args, api)
-    with open_checkpoints(args, api) as (source, found):
-        if args.command == "copy":
-            return copy(args, source, found)
-        return show(args, source, found)
-
-
-@contextmanager
-def open_checkpoints(
-    args: argparse.Namespace, api: Api
-) -> "Iterator[tuple[VolumeSource, list[FoundCheckpoint]]]":
-    """Open the place that the options name; yield it and its checkpoints."""
     names = ("namespace", "pod", "claim", "job", "kind", "path", "image", "python")
     where = {name: getattr(args, name) for name in names}
-    with open_found_folder(api, Where(**where, seconds=args.timeout)) as source:
-        yield source, find_checkpoints(source.listing())
+    with open_found_folder(api, **where, seconds=args.timeout) as source:
+        do = copy if args.command == "copy" else show
+        return do(args, source, find_checkpoints(source.listing()))
 
 
 def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
@@ -145,7 +125,7 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
+    checkpoint = choose_checkpoint(found, args.checkpoint, args.step)
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": str(args.to)}
     if args.dry_run:
         data |= {"copied": False}
@@ -155,8 +135,7 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         display.begin(checkpoint.path, checkpoint.size)
         with terminal.show_live(display):
             copied = copy_to_folder(source, checkpoint, args.to, progress=display.advance)
-        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
-        data |= {"cuts": copied.cuts, "sha256": copied.sha256}
+        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "sha256": copied.sha256}
         line = copy_line(data)
         output.announce("copied", line, "ok")
     if args.json:

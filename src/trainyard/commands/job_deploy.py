@@ -206,7 +206,6 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
             accept=args.accept,
             dry_run=args.dry_run,
             wait_seconds=wait_seconds,
-            call_seconds=args.call_seconds,
         )
 
 
@@ -230,7 +229,6 @@ def deploy_job(
     accept: Sequence[str] = (),
     dry_run: bool = False,
     wait_seconds: float | None = None,
-    call_seconds: float = 20.0,
 ) -> tuple[Json, int]:
     """Check the cluster and plan the job, then send it; return its record and the exit code.
 
@@ -245,7 +243,7 @@ def deploy_job(
     if dry_run and not (target.kubeconfig or target.context or target.cluster):
         job = settle_job(job, config)
     else:
-        api = open_api(target, read=read_yaml, call_seconds=call_seconds)
+        api = open_api(target, read=read_yaml)
         job = settle_job(job, config, namespace=api.access.namespace)
         query = ClusterQuery(api, job, kinds_of_cluster(job.kind))
         verdict = check_cluster(query, config.cluster, accepted=accepted, dry_run=dry_run)
@@ -285,7 +283,7 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     accepted = checks_of(args.accept)
     written = find_job(read_objects(read_manifest(args.manifest), os.environ), args.job_name)
     if not args.dry_run or target.kubeconfig or target.context or target.cluster:
-        api = open_api(target, read=read_yaml, call_seconds=args.call_seconds)
+        api = open_api(target, read=read_yaml)
     own = str(written.job["metadata"].get("namespace") or "")
     if own and args.namespace not in ("", own):
         raise ConfigError(f"--namespace {args.namespace}: the manifest names {own}. Nothing was sent")
@@ -353,19 +351,15 @@ def wrap_manifest(
     args: argparse.Namespace, written: JobManifest, job: JobSpec
 ) -> tuple[JobManifest, JobSpec]:
     """Return the job with its commands wrapped, and its plan. Raises ConfigError."""
-    config: Config | None = None
 
     def config_for(command: Sequence[str]) -> "Config":
         changes = [f"recipe={COMMAND}", f"program.command={json.dumps(command)}"]
         changes += [f"cluster.pod.grace_seconds={max(30, job.grace_seconds)}"]
-        nonlocal config
-        config = config_in_pods(
-            load_config(args.config, [*args.set, *changes]).config, efa=job.resources.efa > 0
-        )
-        return config
+        config = load_config(args.config, [*args.set, *changes]).config
+        return config_in_pods(config, efa=job.resources.efa > 0)
 
     sent, plan = JobWrapper(written, job, config_for, args.prove_from).wrap()
-    assert config is not None
+    config = config_for(plan.program.command)
     plan = replace(plan, network=config.compute.network)
     if problems := [*find_storage_problems(config, plan)]:
         raise ConfigError("\n".join([*problems, "Nothing was sent."]))

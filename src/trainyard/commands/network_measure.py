@@ -1,9 +1,8 @@
 """Measure how fast the machines of a job sum a tensor, before it trains.
 
 Torch's own all-reduce runs over all processes: NCCL with GPUs, gloo without. The bus bandwidth is that of
-nccl-tests. It is compared with half of what AWS has published for the instance type, or with
---min-bandwidth; without either nothing is compared. Pods run it before training with
-`compute.network_test: true`.
+nccl-tests. It is compared with half of what AWS has published for the instance type; without a published
+figure nothing is compared. Pods run it before training with `compute.network_test: true`.
 
 Reads:      an operator's variables, as trainyard train; TRAINYARD_INSTANCE_TYPE
 Writes:     the result on stdout; --output
@@ -20,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(
         parser, "--size-mib", "MIB", "tensor size; default: 1024", type=arguments.positive, default=1024
     )
-    add_option(
-        parser, "--repetitions", "N", "after a warm-up; default: 10", type=arguments.positive, default=10
-    )
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto", help="cpu: gloo, not NCCL")
     add_option(parser, "--instance-type", "TYPE", "default: $TRAINYARD_INSTANCE_TYPE", default="")
-    floor = "lowest acceptable bus bandwidth; default: half of the figure published for the type"
-    add_option(parser, "--min-bandwidth", "GB/S", floor, type=arguments.amount)
     limit = "how long processes wait for each other; default: 5m"
     add_option(parser, "--timeout", "DURATION", limit, type=arguments.duration, default="5m")
     add_option(parser, "--output", "FILE", "write the result as JSON", type=arguments.path)
@@ -63,43 +57,39 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    known = {name: getattr(args, name) for name in ("instance_type", "device", "size_mib", "repetitions")}
-    limits = {"seconds": args.timeout, "floor": args.min_bandwidth}
-    test = NetworkTest(processes=args.nproc_per_node, **known, **limits)
-    return measure_network(test, file=args.output, as_json=args.json)
+    return measure_network(
+        args.nproc_per_node,
+        instance_type=args.instance_type,
+        device=args.device,
+        size_mib=args.size_mib,
+        seconds=args.timeout,
+        file=args.output,
+        as_json=args.json,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkTest:
-    """A measurement of the network of a job, as this machine takes part in it."""
+def measure_network(
+    processes: int | None = None,
+    *,
+    instance_type: str = "",
+    device: str = "auto",
+    size_mib: int = 1024,
+    seconds: float = 300.0,
+    file: Path | None = None,
+    as_json: bool = False,
+) -> int:
+    """Measure the network, compare it with the floor, report it (also into `file`); return the exit code.
 
-    processes: int | None = None
-    """None: the operator's variables or the GPUs decide."""
-    instance_type: str = ""
-    """Empty: TRAINYARD_INSTANCE_TYPE."""
-    device: str = "auto"
-    size_mib: int = 1024
-    repetitions: int = 10
-    seconds: float = 300.0
-    """How long processes wait for each other."""
-    floor: float | None = None
-    """GB/s; None: half of what is published for the type."""
-
-
-def measure_network(test: NetworkTest, *, file: Path | None = None, as_json: bool = False) -> int:
-    """Measure the network, compare it with the floor, report it (also into `file`); return the exit code."""
-    instance_type = test.instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
-    node, processes = node_of(test.processes, on_cpu=test.device == "cpu")
+    Without `processes` of this machine the operator's variables or the GPUs decide; without `instance_type`
+    TRAINYARD_INSTANCE_TYPE. `seconds` is how long processes wait for each other.
+    """
+    instance_type = instance_type or os.environ.get("TRAINYARD_INSTANCE_TYPE", "")
+    node, processes = node_of(processes, on_cpu=device == "cpu")
     if node.nodes * processes == 1:
         raise ConfigError("one process has no network to measure; start several with --nproc-per-node N")
-    given = {"size": test.size_mib << 20, "repetitions": test.repetitions, "seconds": test.seconds}
-    found = measure(given | {"device": test.device}, node, processes)
+    found = measure({"size": size_mib << 20, "seconds": seconds, "device": device}, node, processes)
     verdict = judge_bandwidth(
-        found["bus_gb_per_second"],
-        instance_type=instance_type,
-        nodes=node.nodes,
-        size=found["bytes"],
-        floor=test.floor,
+        found["bus_gb_per_second"], instance_type=instance_type, nodes=node.nodes, size=found["bytes"]
     )
     data = found | {"nodes": node.nodes, "instance_type": instance_type}
     data |= {"floor": verdict.floor, "ok": not verdict.is_slow}

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import add_flag, add_option, script_parser
-from trainyard.commands.network_measure import NetworkTest, measure_network
+from trainyard.commands.network_measure import measure_network
 from trainyard.commands.store_sync import store_run
 from trainyard.config.load import load_config
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
@@ -50,12 +50,10 @@ from trainyard.jobs.final_exit_codes import (
     is_final,
     restart_in_place,
 )
-from trainyard.jobs.recipes.any_program import grace_seconds
 from trainyard.pipeline import Pipeline, Step, StepRunner, follow_beside, plan_record
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.run_facts import read_record
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import grace_needed
 from trainyard.run.launch_environment import AGENT, is_first_node, node_number, place_in_run
 from trainyard.run.node_folder import forget_node, read_node
 from trainyard.run.records import append_event
@@ -91,7 +89,7 @@ class Pod(Pipeline):
 
     def measure(self) -> list[Step]:
         """Return the step that measures the network before training, if the configuration says so."""
-        values = {"test": NetworkTest(processes=self.processes), "file": self.network_file}
+        values = {"processes": self.processes, "file": self.network_file}
         return [Step("network", measure_network, values)] if self.tests_network else []
 
     @property
@@ -219,7 +217,6 @@ def run(pod: Pod, *, apart: bool) -> int:
             return finish(pod, steps, after(pod, apart=apart))
         if is_first_node(os.environ) and (code := claim(pod, steps, apart=apart)) != ExitCode.DONE:
             return code
-        warn_of_short_grace(pod.run_dir, pod.grace)
         if pod.tests_network and (code := check_network(pod, steps)) != ExitCode.DONE:
             return code
         with follow_beside(pod.beside(apart=apart)):
@@ -359,18 +356,6 @@ def after(pod: Pod, *, apart: bool) -> list[Step]:
     if apart and (node := node_of(pod.run_dir)) is not None:
         return pod.after() if node.is_main else [pod.store_run()]
     return pod.after() if is_first_node(os.environ) else []
-
-
-def warn_of_short_grace(run_dir: Path, grace: float) -> None:
-    """Warn if an earlier stop of this run took longer than `grace`, the seconds from a signal to the kill."""
-    needed = grace_needed(run_dir)
-    if needed > grace:
-        text = (
-            f"a stop of this run takes up to {needed:,.0f} s (its slowest step and its saves), and the "
-            f"trainer is killed {grace:,.0f} s after a signal; deploy the job again with "
-            f"cluster.pod.grace_seconds={grace_seconds(1.5 * needed)}, or save more often"
-        )
-        output.announce("grace", text, "degraded")
 
 
 def is_trained(pod: Pod) -> bool:

@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    setup = open_setup(args.store, encryption=args.encryption, call_seconds=args.call_seconds)
+    setup = open_setup(args.store, encryption=args.encryption)
     findings = []
     for finding in setup.findings(fix=args.fix):
         findings.append(finding)

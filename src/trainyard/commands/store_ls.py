@@ -29,7 +29,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    store = open_store(args.store)
     runs = inventory.list_runs(store, runs_in_question(store, args.run_number), judge=failing_parts)
     data = {"store": store.url, "runs": [run.to_json() for run in runs]}
     output.print_result(data, lambda *_: [inventory.inventory_table(runs)], as_json=args.json)

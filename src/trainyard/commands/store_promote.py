@@ -22,12 +22,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.artifacts.promotion import find_promotable, promote, read_promotion, require_name, withdraw
-from trainyard.artifacts.record.run_numbers import parse_run_number
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.command import arguments, output
 from trainyard.command.parser import add_flag, add_option, add_run_number, script_parser
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ExitCode
 from trainyard.proof.checkpoint_gates import REQUIREMENTS, require_learned
 
 if TYPE_CHECKING:
@@ -62,17 +61,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    store = open_store(args.store)
     by = os.environ.get("GITHUB_ACTOR") or getpass.getuser()
     if args.withdraw:
         return take_back(store, args.name, by=by, dry_run=args.dry_run, as_json=args.json)
-    number, step = parse_run_number(args.run_number), None
-    if number is None:
-        raise ConfigError("--run-number auto: there is no run directory to read it from; give the number")
-    if args.step != "newest":
-        step = arguments.step(args.step)
-        if step is None:
-            raise ConfigError(f"--step {args.step[:80]}: neither a step nor newest")
+    number, step = args.run_number, arguments.parse(arguments.step_or_newest, args.step, "--step")
     require_name(args.name)
     depth = Depth(args.depth)
     run_id, checkpoint = find_promotable(store, number, step, depth=depth)

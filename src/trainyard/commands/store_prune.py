@@ -55,7 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     rules = RetentionRules(args.keep_last, args.keep_every, args.max_age)
-    store = open_store(args.store, call_seconds=args.call_seconds)
+    store = open_store(args.store)
     with terminal.show_live(PhaseDisplay("retention", "reading the manifests")) as display:
         plans = plan_pruning(store, runs_in_question(store, args.run_number), rules)
     if args.json:

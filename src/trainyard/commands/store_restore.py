@@ -19,13 +19,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.artifacts.record.manifest import read_chain
-from trainyard.artifacts.record.run_numbers import number_of_run, parse_run_number
 from trainyard.artifacts.restore import restore
 from trainyard.artifacts.restore.selection import parse_selection
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.command import arguments, output, terminal
 from trainyard.command.parser import add_option, add_run_number, script_parser
-from trainyard.errors import ConfigError, ExitCode, VerificationError
+from trainyard.errors import ExitCode
 from trainyard.gateways.github import in_actions, refusal_in_summary, set_outputs
 from trainyard.gateways.model_signing import KeyVerifier
 from trainyard.report.terminal.phase import PhaseDisplay
@@ -39,7 +38,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         __doc__, reads_store=True, dry_run="print the plan, write nothing", json="the report"
     )
     add_run_number(parser, text="the run's number; not needed with a promoted name")
-    add_option(parser, "--run-id", "ID", "the run's identity, instead of its number")
     step = "a step, newest (that verifies), none (only the records), or a promoted name; default: all"
     add_option(parser, "--step", "S|newest", step)
     add_option(parser, "--to", "DIR", "the new run directory", type=arguments.path, required=True)
@@ -52,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     display = PhaseDisplay("restored", "reading the manifests")
     with terminal.show_live(display), refusal_in_summary("Not restored"):
-        store = open_store(args.store, call_seconds=args.call_seconds)
-        selection = parse_selection(store, _run_number(args, store), args.step)
+        store = open_store(args.store)
+        selection = parse_selection(store, args.run_number, args.step)
         verifier = KeyVerifier(args.public_key) if args.public_key else None
         if args.dry_run:
             plan = restore.plan_restore(store, selection, args.to, verifier=verifier)
@@ -76,17 +74,3 @@ def set_manifest_outputs(store: "Store", run_number: int) -> None:
     if in_actions():
         newest = read_chain(store, run_number)[-1]
         set_outputs({"manifest": newest.key.rpartition("/")[2], "manifest_sha256": newest.sha256})
-
-
-def _run_number(args: argparse.Namespace, store: "Store") -> int | None:
-    text = args.run_number
-    if args.run_id:
-        found = number_of_run(store, args.run_id)
-        if found is None or text not in (None, str(found)):
-            under = f" under number {text}" if text else ""
-            raise VerificationError(f"{store.url} holds no run {args.run_id}{under}")
-        return found
-    number = parse_run_number(text) if text is not None else None
-    if text is not None and number is None:
-        raise ConfigError("--run-number auto: there is no run directory to read it from; give the number")
-    return number

@@ -15,7 +15,6 @@ Example: trainyard store sync --run-dir runs/20261120-214501-7c1f --store s3://m
 """
 
 import argparse
-import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +43,8 @@ from trainyard.command.parser import add_flag, add_option, add_run, script_parse
 from trainyard.errors import ExitCode
 from trainyard.gateways import github
 from trainyard.gateways.model_signing import signer_from
-from trainyard.report.facts.proof_record import lacks_store
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
-from trainyard.run.suggested_commands import made_by, trainyard_command
 
 # Source document 004 imports these functions from the script of this command.
 __all__ = ["calculate_file_hash", "create_manifest", "main", "sync_to_s3"]
@@ -74,11 +71,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"
     parser.add_argument("--metrics", type=arguments.path, help=metrics)
-    code = (
-        "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
-        "unless its commit is newer than the checkpoint"
-    )
-    add_option(parser, "--code", "DIR", code, type=arguments.path)
     add_option(where, "--store", "URL", "s3://bucket/prefix or file:///folder")
     add_option(
         where, "--s3-bucket", "NAME", "short for --store s3://NAME", type="s3://{}".format, dest="store"
@@ -88,13 +80,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_follow_options(parser)
     encryption = "the encryption requested from S3"
     parser.add_argument("--encryption", type=_encryption, choices=ENCRYPTIONS, help=encryption)
-    limit = "time limit of one call; default: 20 for a cluster, 30 for a store"
-    add_option(parser, "--call-seconds", "SECONDS", limit, type=arguments.seconds, default=30)
     args = parser.parse_args(argv)
     if args.checkpoint and not args.metrics:
         parser.error("--checkpoint needs --metrics FILE")
-    if args.code and not args.checkpoint:
-        parser.error("--code is for --checkpoint: a run directory records its code itself")
     if args.follow and args.checkpoint:
         parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
     return args
@@ -116,8 +104,7 @@ def _add_follow_options(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     number = parse_run_number(args.run_number)
-    options: StoreOptions = {"call_seconds": args.call_seconds}
-    options |= {"encryption": args.encryption} if args.encryption else {}
+    options: StoreOptions = {"encryption": args.encryption} if args.encryption else {}
     known: dict[str, Any] = {"store": args.store, "run_number": number, "others": args.node_timeout}
     known |= {"options": options, "as_json": args.json}
     if args.follow:
@@ -128,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signer = None if args.dry_run else signer_from()
     with terminal.show_live(_display()) as display:
         store = open_store_of(None, args.store, options, display.advance)
-        files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint, args.code)
+        files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint)
         if args.dry_run:
             return _print_plan(preview_files(store, *files, number, provenance=origin), as_json=args.json)
         report = sync_files(store, *files, number, provenance=origin, signer=signer, progress=display)
@@ -160,10 +147,7 @@ def store_run(
             report = sync_node(*where, progress=display)
         else:
             report = sync_run(*where, signer=signer, progress=display, others_seconds=others)
-    code = _report(report, as_json=as_json)
-    if not report.problems:
-        _suggest_proof(directory, there.url)
-    return code
+    return _report(report, as_json=as_json)
 
 
 def follow_run(
@@ -212,11 +196,3 @@ def _report(report: SyncReport | FollowReport, *, as_json: bool) -> int:
     output.announce("artifacts", report.summary(), "failed" if report.problems else "ok")
     github.set_outputs(report.outputs)
     return report.exit_code
-
-
-def _suggest_proof(directory: RunDirectory, url: str) -> None:
-    """Print the command that proves the run again, if its last proof did not find it in the store."""
-    if made_by() or not lacks_store(directory):
-        return
-    words = shlex.join(["--run-dir", str(directory.path), "--store", url, "--run-number", "auto"])
-    output.announce("next", trainyard_command(f"prove {words}"), copied=True)

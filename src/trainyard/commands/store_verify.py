@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.run_dir is not None:
         result["local"] = _verify_directory(args.run_dir)
     if args.store is not None:
-        store = open_store(args.store, call_seconds=args.call_seconds)
+        store = open_store(args.store)
         result |= _verify_store(args, store)
     if args.json:
         output.print_json(result)

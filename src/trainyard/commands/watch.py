@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from trainyard.run.rank_times import RankTime
 
 TERMINAL_SECONDS, LOG_SECONDS = 5.0, 60.0
+# How long a job may take to be seen for the first time: as long as three calls to the API.
+FIRST_SECONDS = 60.0
 POD_SECONDS = 20.0
 """Seconds after which a pod without an answer is reported as silent."""
 
@@ -240,7 +242,6 @@ class JobWatch:
         reader, namespace = open_jobs(args)
         self._job: FoundJob = reader.find_job(namespace, args.job, args.kind)
         self._view = JobView(reader.api, Observed(self._job.kind, namespace, self._job.name, None))
-        self._first_seconds = 3 * float(args.call_seconds)
         self._pods: PodReader = PodReader(reader.api, self._job, seconds=POD_SECONDS)
         self._folder, self._machines = Path(folder), MachineWatch()
         self._last: tuple[RunFacts, float] | None = None
@@ -258,9 +259,9 @@ class JobWatch:
 
         Raises ServiceError if the job cannot be read, WaitTimeoutError if the cluster shows it too late.
         """
-        self._view.catch_up(self._first_seconds)
+        self._view.catch_up(FIRST_SECONDS)
         if not self._view.is_seen:
-            late = f"The cluster showed nothing of {self._job.name} in {self._first_seconds:.0f} seconds"
+            late = f"The cluster showed nothing of {self._job.name} in {FIRST_SECONDS:.0f} seconds"
             raise self._view.trouble or WaitTimeoutError(late)
         state = self._view.current_state()
         return self._view.observation(), state

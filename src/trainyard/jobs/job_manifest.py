@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -187,25 +186,14 @@ def read_objects(texts: Iterable[tuple[str, str]], environment: Mapping[str, str
 
 
 def _fill_variables(name: str, text: str, environment: Mapping[str, str]) -> str:
-    missing = dict[str, int]()
-
-    def value(number: int, match: re.Match[str]) -> str:
-        variable = match[1] or match[2]
-        if variable not in environment:
-            missing.setdefault(variable, number)
-        return environment.get(variable, "")
-
-    lines = [
-        line if line.lstrip().startswith("#") else _PLACEHOLDER.sub(partial(value, number), line)
-        for number, line in enumerate(text.splitlines(), 1)
-    ]
-    if missing:
-        places = ", ".join(f"{variable} (line {line})" for variable, line in missing.items())
+    without_comments = re.sub(r"(?m)^\s*#.*", "", text)
+    named = dict.fromkeys(first or second for first, second in _PLACEHOLDER.findall(without_comments))
+    if missing := [variable for variable in named if variable not in environment]:
         raise ConfigError(
-            f"{name}: not set: {places}. Export them, or pass the finished manifest: "
+            f"{name}: not set: {', '.join(missing)}. Export them, or pass the finished manifest: "
             "envsubst < FILE | trainyard job deploy --manifest -"
         )
-    return "\n".join(lines)
+    return _PLACEHOLDER.sub(lambda match: environment.get(match[1] or match[2], match[0]), text)
 
 
 def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:

@@ -9,7 +9,6 @@ would contradict what preflight, price and proof are based on.
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from posixpath import normpath
 
 from trainyard.cluster.pod_fragment import MAIN
@@ -34,9 +33,6 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
-_TREES = (FILES_DIRECTORY, "/dev", "/proc", "/sys")
-"""A volume cannot be below them either: the files of a job are read-only, the others are the kernel's."""
-_TAKEN = (SCRATCH, "/", "/bin", "/etc", "/lib", "/run", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/var")
 _JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
 _OF_NODES = [
     (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
@@ -199,24 +195,11 @@ def find_storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
         own = "name its claim with --volume, or set cluster.volume.claim"
         do = "mount its claim in the manifest" if plan.manifest else own
         yield f"{plan.nodes} nodes need a volume that all of them share for checkpoints: {do}"
-    if plan.claim:
-        yield from _mount_problems(config)
+    if plan.claim and not plan.mount_path.startswith("/"):
+        yield f"cluster.volume.mount_path (--checkpoint-path): {plan.mount_path[:80]!r} does not begin with /"
     store = config.artifacts.store or ""
     if store.startswith("file:") and not (plan.claim and store.startswith(f"file://{plan.mount_path}/")):
         yield f"artifacts.store: {store} is a folder of the pod and lost with it; use s3://, or the volume"
-
-
-def _mount_problems(config: Config) -> Iterator[str]:
-    """Yield folders that the volume must not hide, because the image or the pod has other files there."""
-    path = config.cluster.volume.mount_path
-    if not path:
-        return
-    flag = f"cluster.volume.mount_path (--checkpoint-path): {path[:80]!r}"
-    folder = PurePosixPath("/", normpath(path).lstrip("/"))
-    if not path.startswith("/"):
-        yield f"{flag} does not begin with /"
-    elif str(folder) in _TAKEN or any(folder.is_relative_to(tree) for tree in _TREES):
-        yield f"{flag} has another purpose in a pod; use another folder, such as /checkpoints"
 
 
 def _problems_apart(config: Config, plan: JobSpec) -> Iterator[str]:

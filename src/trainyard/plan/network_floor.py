@@ -35,17 +35,14 @@ def bandwidth_floor(instance_type: str, nodes: int) -> float | None:
     return SHARE * (found[0] if nodes == 2 else min(found))
 
 
-def judge_bandwidth(
-    measured: float, *, instance_type: str, nodes: int, size: int, floor: float | None = None
-) -> BandwidthVerdict:
-    """Judge a bus bandwidth in GB/s of all-reduces of `size` bytes; `floor` replaces the published one."""
-    shown = f"all-reduce at {measured:.3g} GB/s"
-    if floor is None and size >= PUBLISHED_BYTES:
-        floor = bandwidth_floor(instance_type, nodes)
+def judge_bandwidth(measured: float, *, instance_type: str, nodes: int, size: int) -> BandwidthVerdict:
+    """Judge a bus bandwidth in GB/s of all-reduces of `size` bytes."""
+    shown, floor = f"all-reduce at {measured:.3g} GB/s", bandwidth_floor(instance_type, nodes)
     if floor is None:
         why = f"no figure is published for {instance_type or 'these machines'}"
-        if size < PUBLISHED_BYTES and bandwidth_floor(instance_type, nodes) is not None:
-            why = f"the published figure is for messages of {PUBLISHED_BYTES:,} bytes"
+        return BandwidthVerdict(False, None, f"{shown}; {why}, so nothing is compared")
+    if size < PUBLISHED_BYTES:
+        why = f"the published figure is for messages of {PUBLISHED_BYTES:,} bytes"
         return BandwidthVerdict(False, None, f"{shown}; {why}, so nothing is compared")
     text = f"{shown}, the floor is {floor:.3g} GB/s"
     return BandwidthVerdict(measured < floor, floor, text)

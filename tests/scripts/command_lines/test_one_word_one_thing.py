@@ -77,7 +77,7 @@ def test_every_option_has_the_type_of_its_value(name: str) -> None:
         metavar = str(option.action.metavar or "")
         if metavar in ("FILE", "DIR", "RUN_DIR", "LOCK"):
             assert option.kind is Kind.PATH or option.name == "workflow", option.shown
-        if option.name in ("run_number", "num_nodes", "nproc_per_node", "seed", "call_seconds"):
+        if option.name in ("run_number", "num_nodes", "nproc_per_node", "seed"):
             assert option.kind is Kind.NUMBER, option.shown
         if option.name == "store" and option.flag == "--store":
             assert option.kind is Kind.ADDRESS, option.shown

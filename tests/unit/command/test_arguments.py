@@ -16,9 +16,7 @@ NUMBERS: dict[Callable[[str], float], tuple[float, float]] = {
     arguments.natural_number: (0, 10**18 - 1),
     arguments.positive: (1, 10**18 - 1),
     arguments.processes: (1, 1024),
-    arguments.amount: (0, 1e308),
     arguments.share: (5e-324, 1),
-    arguments.seconds: (5e-324, 86400),
     arguments.pause: (0, 86400),
     arguments.duration: (5e-324, 36500 * 86400),
 }
@@ -59,9 +57,7 @@ def test_a_number_is_within_its_bounds_or_refused(value: str) -> None:
     [
         (arguments.natural_number, "0", 0),
         (arguments.positive, "9" * 18, 10**18 - 1),
-        (arguments.amount, "0.0125", 0.0125),
         (arguments.share, ".4", 0.4),
-        (arguments.seconds, "30.", 30),
         (arguments.pause, "0", 0),
         (arguments.duration, "8h", 28800),
         (arguments.duration, "25m", 1500),

@@ -84,35 +84,6 @@ def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
     )
 
 
-TAKEN = ("/scratch", "/dev/shm", "/dev/hugepages", "/etc/trainyard", "/dev", "/proc", "/sys", "/dev/shm/runs")
-HIDDEN = ("/", "/etc", "/usr", "/bin", "/lib", "/usr/lib", "/usr/local", "/var", "/run")
-SPELLINGS = ("{}", "{}/", "{}//", "/{}", "{}/.", "{}/a/..", "/x/..{}")
-
-
-@each_case("path", (*TAKEN, *HIDDEN, "/proc/1", "/sys/fs", "/etc/trainyard/a"))
-def test_a_volume_does_not_hide_what_a_pod_has_for_something_else(path: str) -> None:
-    for spelling in SPELLINGS:
-        (line,) = problems(mount_path=spelling.format(path))
-        assert line.startswith("cluster.volume.mount_path (--checkpoint-path): ")
-        (line,) = problems(f"cluster.volume.mount_path={spelling.format(path)}")
-        assert line.startswith("cluster.volume.mount_path (--checkpoint-path): ")
-
-
-@each_case(
-    "path",
-    [
-        "/checkpoints/",
-        "/scratch/runs",
-        "/var/lib/a",
-        "/devices",
-    ],
-)
-def test_a_volume_may_be_anywhere_else(path: str) -> None:
-    assert problems(mount_path=path) == []
-    assert problems(f"cluster.volume.mount_path={path}") == []
-    assert problems(mount_path="/scratch", claim="") == []
-
-
 SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
 
 

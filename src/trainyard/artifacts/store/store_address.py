@@ -86,13 +86,13 @@ def names_a_store(url: str) -> bool:
     return True
 
 
-def open_setup(url: str, *, encryption: str, call_seconds: float) -> "BucketSetup":
+def open_setup(url: str, *, encryption: str) -> "BucketSetup":
     """The settings of the bucket in `url`. Raises ConfigError for a folder, which has no settings."""
     match = _URL.fullmatch(url)
     if not match or match["scheme"] != "s3":
         raise ConfigError(f"{url}: only a bucket has settings to check; write s3://bucket/prefix")
     module = import_module(STORE_SCHEMES["s3"].module)
-    setup: BucketSetup = module.open_setup(url, match["rest"], encryption, call_seconds)
+    setup: BucketSetup = module.open_setup(url, match["rest"], encryption, CALL_SECONDS)
     return setup
 
 

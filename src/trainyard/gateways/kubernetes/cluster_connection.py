@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from trainyard.run.suggested_commands import ClusterTarget
 
 
-def open_api(target: "ClusterTarget", *, read: Callable[[Path], Any], call_seconds: float = 20.0) -> Api:
+def open_api(target: "ClusterTarget", *, read: Callable[[Path], Any]) -> Api:
     """Return the API of the cluster that `target` names; `read` returns a parsed kubeconfig."""
     if target.cluster:
-        return Api(access_by_name(target.cluster, target.region), call_seconds=call_seconds)
+        return Api(access_by_name(target.cluster, target.region))
     named = Path(target.kubeconfig) if target.kubeconfig else None
-    return Api(access_by_kubeconfig(named, target.context, read=read), call_seconds=call_seconds)
+    return Api(access_by_kubeconfig(named, target.context, read=read))
 
 
 def access_by_name(name: str, region: str = "") -> Access:

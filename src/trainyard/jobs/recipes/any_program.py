@@ -6,7 +6,6 @@ Trainyard's core (`pip install git+https://github.com/OWNER/REPOSITORY`). Preset
 repository run in the same way.
 """
 
-import math
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -65,11 +64,6 @@ def pod_program(name: str, config: Config, plan: JobSpec, *, once: bool = False)
         files={CONFIG_FILE: dump_yaml(config)},
         nccl_log=nccl_log(PurePosixPath(plan.run_directory, "logs"), 0) if is_for_all else "",
     )
-
-
-def grace_seconds(saving: float) -> int:
-    """The grace period of a pod whose program has `saving` seconds for a last save."""
-    return math.ceil(saving) + _MARGIN_SECONDS
 
 
 def save_seconds(grace_seconds: int) -> int:

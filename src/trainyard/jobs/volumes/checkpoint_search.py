@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -31,51 +30,41 @@ _FOLDERS = (
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Where:
-    """The place of checkpoints that a command line names."""
-
-    namespace: str
-    pod: str = ""
-    claim: str = ""
-    job: str = ""
-    kind: str | None = None
-    """The kind of the job, if its name does not say which is meant."""
-    path: str = ""
-    """For a pod an absolute path; for a claim relative to its root; for a job relative to its folder."""
-    image: str = ""
-    python: str = "python3"
-    seconds: float = 300.0
-    """Seconds for the helper to start."""
-
-
 @contextmanager
-def open_found_folder(api: "Api", where: Where) -> Iterator[VolumeSource]:
-    """Give access to the named folder while the body runs.
+def open_found_folder(
+    api: "Api",
+    namespace: str,
+    *,
+    pod: str = "",
+    claim: str = "",
+    job: str = "",
+    kind: str | None = None,
+    path: str = "",
+    image: str = "",
+    python: str = "python3",
+    seconds: float = 300.0,
+) -> Iterator[VolumeSource]:
+    """Give access to the folder of checkpoints that the arguments name while the body runs.
 
-    Raises ConfigError if it does not exist, ServiceError, WaitTimeoutError.
+    `path` is absolute for a pod, for a claim relative to its root, for a job relative to its folder. A helper
+    pod has `seconds` to start. Raises ConfigError if the folder does not exist, ServiceError,
+    WaitTimeoutError.
     """
-    if where.pod:
-        place = Place(where.namespace, where.pod)
+    if pod:
+        place = Place(namespace, pod)
         require_running(api, place)
-        if not where.path.startswith("/"):
-            raise ConfigError(
-                f"--path {where.path or '(empty)'}: with --pod, name an absolute folder in the pod"
-            )
-        yield VolumeSource(api, place, where.path, python=where.python)
+        yield VolumeSource(api, place, path, python=python)
         return
-    claim, folder, image, user, template = where.claim, where.path, where.image, None, {}
-    if where.job:
-        plan = plan_of(JobReader(api).find_job(where.namespace, where.job, where.kind))
-        claim, folder = plan.claim, where.path or job_checkpoint_folder(plan)
+    user, template = None, {}
+    if job:
+        plan = plan_of(JobReader(api).find_job(namespace, job, kind))
+        claim, path = plan.claim, path or job_checkpoint_folder(plan)
         if not claim:
-            raise ConfigError(f"{where.job} has no claim for checkpoints; name its pod with --pod and --path")
+            raise ConfigError(f"{job} has no claim for checkpoints; name its pod with --pod and --path")
         image, user, template = image or plan.image, plan.run_as_user, dict(plan.template)
-    mounted = mount_claim(
-        api, where.namespace, claim, image=image, user=user, seconds=where.seconds, template=template
-    )
-    with mounted as (place, path):
-        yield VolumeSource(api, place, str(PurePosixPath(path) / folder.strip("/")), python=where.python)
+    mounted = mount_claim(api, namespace, claim, image=image, user=user, seconds=seconds, template=template)
+    with mounted as (place, mount):
+        yield VolumeSource(api, place, str(PurePosixPath(mount) / path.strip("/")), python=python)
 
 
 def plan_of(job: FoundJob) -> JobSpec:
@@ -107,7 +96,7 @@ def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
         folder = job_checkpoint_folder(plan)
         if not plan.claim or folder in ("", "."):
             return None
-        with open_found_folder(api, Where(job.namespace, job=job.name, kind=job.kind.name)) as source:
+        with open_found_folder(api, job.namespace, job=job.name, kind=job.kind.name) as source:
             return newest_step(find_checkpoints(source.listing()))
     except TrainyardError as error:
         _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)

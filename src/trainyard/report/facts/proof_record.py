@@ -6,7 +6,6 @@ succeed. Times are not compared: a clock may have been set back since.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from pydantic.json_schema import SkipJsonSchema
 
-from trainyard.errors import ConfigError, DamagedFileError, TrainyardError
+from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.proof import PARTS
 from trainyard.run.atomic_files import make_folder, write_json_atomically
 from trainyard.run.directory import RunDirectory
-from trainyard.run.identity import read_run
 from trainyard.run.judged_records import digests_now
 from trainyard.run.record_models import OF_A_FILE, Count, Number, Text, Truth, validate_record
 from trainyard.run.untrusted_files import read_json_object
@@ -101,14 +99,6 @@ def read_proof(layout: RunDirectory, run: Mapping[str, Any]) -> ProofRecord | No
         return validate_record(ProofRecord, value)
     except ValueError:
         return None
-
-
-def lacks_store(layout: RunDirectory) -> bool:
-    """Return whether the last proof of the run did not find it in its store."""
-    with suppress(TrainyardError):  # a machine with only a part of the run, or a damaged record
-        proof = read_proof(layout, read_run(layout.run_file))
-        return proof is not None and any(part.name == "stored" for part in proof.failing)
-    return False
 
 
 def proven_store(layout: RunDirectory, run_id: str) -> str | None:

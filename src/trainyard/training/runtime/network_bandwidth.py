@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-_WARM_UP = 3
+_WARM_UP, _REPETITIONS = 3, 10
 
 
 def write_measurement(given: dict[str, Any]) -> None:
-    """Measure with `given` size, repetitions, seconds and device; local rank 0 writes `given["file"]`."""
+    """Measure with `given` size, seconds and device; local rank 0 writes `given["file"]`."""
     result = measure(given)
     if os.environ["LOCAL_RANK"] == "0":
         Path(given["file"]).write_text(json.dumps(result))
@@ -38,7 +38,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
         world = distributed.get_world_size()
         values = torch.ones(max(1, given["size"] // 4), dtype=torch.float32, device=device)
         seconds = []
-        for number in range(_WARM_UP + given["repetitions"]):
+        for number in range(_WARM_UP + _REPETITIONS):
             values.fill_(1.0)
             distributed.barrier()
             _wait(torch, on_gpu=on_gpu)

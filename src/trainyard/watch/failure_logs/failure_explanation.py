@@ -139,7 +139,7 @@ class LogExplanation:
         # A line such as "Process completed with exit code 1" is in every failure: nobody finds a cause by it.
         if self.fix or (self.root and not has_words("carrier", self.root)):
             return self.fix or f"not known. Search for: {search_phrase(self.root)}"
-        look = "the last lines, the kernel's log, a pod's events (--events), a workflow run's annotations"
+        look = "the last lines, the kernel's log, a pod's events, a workflow run's annotations"
         return f"not known. Read {look}"
 
     def failure(self) -> dict[str, str]:

@@ -6,12 +6,11 @@ It judges no line.
 import functools
 import json
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from trainyard.config.yaml_reader import parse_yaml
 from trainyard.run.untrusted_files import open_regular
@@ -83,28 +82,16 @@ def read_end(path: Path) -> tuple[str, bool]:
 
 
 def events_of(name: str, text: str) -> LogText:
-    """Return events as a log: JSON of Kubernetes, a run's events.jsonl, or any other text unchanged."""
-    try:
-        found = json.loads(text)
-        objects = found.get("items", [found]) if isinstance(found, dict) else found
-    except (ValueError, RecursionError):
-        objects = [_object(line) for line in text.splitlines()]
-    if not isinstance(objects, list) or not any(isinstance(each, dict) for each in objects):
-        return log_of(name, text)
-    lines = (_event_line(each) if isinstance(each, dict) else str(each) for each in objects)
-    return LogText(name, tuple(line[:_LONGEST_LINE] for line in lines))
+    """Return a run's events.jsonl as a log; a line that is cut off stays as it is."""
+    return log_of(name, "\n".join(map(_event_line, text.splitlines())))
 
 
-def _object(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-
-
-def _event_line(event: Mapping[str, Any]) -> str:
-    words = (event.get(key) for key in ("type", "reason", "event", "note", "message"))
-    return " ".join(str(word).replace("\n", " ") for word in words if word)
+def _event_line(line: str) -> str:
+    with suppress(ValueError, RecursionError):
+        if isinstance(event := json.loads(line), dict):
+            words = (event.get(key) for key in ("type", "reason", "event", "message"))
+            return " ".join(str(word).replace("\n", " ") for word in words if word)
+    return line
 
 
 def split_prefix(line: str) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
-    Where,
     job_checkpoint_folder,
     newest_step_on_claim,
     open_found_folder,
@@ -65,24 +64,18 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
-def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
-    server: ExecServer, volume: Path, tmp_path: Path
-) -> None:
+def test_a_copy_has_the_same_bytes_and_its_digests(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     done = copied(server, tmp_path / "out")
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
     assert done.sha256 == shapes.digests(volume / "global_step_5") and len(done.sha256) == 8
-    assert (done.cuts, done.kept_files) == (0, 0)
-    assert (tmp_path / "out" / shapes.TRACKER).read_text() == "5"
     assert not list((tmp_path / "out").glob(".*"))
-    again = copied(server, tmp_path / "out")
-    assert (again.kept_files, again.fetched_bytes) == (8, 0)
+    assert copied(server, tmp_path / "out").fetched_bytes == 0
 
 
 def test_cuts_at_any_byte_are_gone_on_from(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     checkpoint = newest(server)
     server.cuts = [1, 70_000, 5, 100_000, 200_000, 0, 3]
     done = copied(server, tmp_path / "out", checkpoint)
-    assert done.cuts == 5, "two of the files were shorter than that"
     assert done.fetched_bytes == checkpoint.size, "no byte came twice"
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
 
@@ -153,13 +146,6 @@ def test_a_disk_that_is_too_small_is_told_first(
         copied(server, tmp_path / "out", checkpoint)
 
 
-def test_an_older_copy_does_not_move_the_tracker_back(server: ExecServer, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / shapes.TRACKER).write_text("7")
-    copied(server, tmp_path / "out")
-    assert (tmp_path / "out" / shapes.TRACKER).read_text() == "7"
-
-
 def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="cannot be run"):
         source(server, python="no-python").listing()
@@ -190,7 +176,7 @@ def pods(*found: Json) -> Json:
 
 
 def listed(server: ExecServer, **where: Any) -> list[str]:
-    with open_found_folder(Api(server.access()), Where("team", **where)) as there:
+    with open_found_folder(Api(server.access()), "team", **where) as there:
         return [each.path for each in find_checkpoints(there.listing())]
 
 
@@ -209,8 +195,6 @@ def test_a_pod_that_mounts_the_claim_is_used(server: ExecServer) -> None:
 def test_a_pod_is_named_with_its_folder(server: ExecServer) -> None:
     server.objects[f"{SPACE}/pods/trainer"] = running_pod()
     assert listed(server, pod="trainer", path="/volume") == ["global_step_5"]
-    with pytest.raises(ConfigError, match="absolute folder"):
-        listed(server, pod="trainer", path="volume")
     with pytest.raises(ConfigError, match="there is no pod nobody"):
         listed(server, pod="nobody", path="/volume")
     server.objects[f"{SPACE}/pods/trainer"] = {"status": {"phase": "Pending"}}

@@ -1,7 +1,6 @@
 # ruff: noqa: E501 - a line of a log is as long as it is
 """Why a training ended: facts before logs, the root error verbatim, and whether a retry recovers."""
 
-import json
 import time
 
 import pytest
@@ -229,15 +228,7 @@ def test_an_exception_did_not_end_a_process_that_a_signal_ended() -> None:
         assert explained(OOM, code).klass is FailureClass.GPU_MEMORY, "a row decides in any case"
 
 
-def test_events_are_read_as_json_of_kubernetes_as_lines_and_as_text() -> None:
-    item = {
-        "type": "Warning",
-        "reason": "Evicted",
-        "message": "The node was low on resource:\nephemeral-storage.",
-    }
-    for text in (json.dumps({"kind": "List", "items": [item]}), json.dumps([item]), json.dumps(item)):
-        found = explain_logs([events_of("events", text)])
-        assert (found.klass, found.other_node) == (FailureClass.DISK_FULL, True)
+def test_the_events_of_a_run_are_read_as_lines() -> None:
     lines = '{"event": "started"}\n{"event": "hang_suspected", "step": 3}\n'
     assert explain_logs([events_of("events.jsonl", lines)]).klass is FailureClass.HANG
 
