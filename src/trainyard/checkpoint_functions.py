@@ -16,7 +16,8 @@ from trainyard.artifacts.upload.standalone_checkpoint import (
     store_file,
     store_manifest,
 )
-from trainyard.gateways.git import is_older_than_head, repository_facts
+from trainyard.errors import ConfigError
+from trainyard.gateways.git import git_facts, is_older_than_head, repository_facts
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.identity import ci_facts_at
 
@@ -54,17 +55,22 @@ def verify_s3_upload(s3_key: str, expected_hash: str, s3_bucket: str) -> bool:
     return object_has_hash(open_store(f"s3://{s3_bucket}"), s3_key, expected_hash)
 
 
-def origin_of_checkpoint(checkpoint: Path) -> Json:
-    """Return the origin of a checkpoint: the repository that contains it.
+def origin_of_checkpoint(checkpoint: Path, code: Path | None = None) -> Json:
+    """Return the origin of a checkpoint: the repository at `code`, or else the one that contains it.
 
-    A checkpoint that is older than the repository's commit has no origin.
+    Without `code`, a checkpoint that is older than the repository's commit has no origin.
+    Raises ConfigError when `code` is given and holds no committed code, or the checkpoint has a run's record.
     """
-    git, why = repository_facts(checkpoint), "it is in no repository"
-    if git and is_older_than_head(checkpoint):
+    if code is not None and run_file_of(checkpoint) is not None:
+        raise ConfigError(f"--code {code}: {checkpoint} is in a run directory, whose run.json names its code")
+    if code is not None and not git_facts(code):
+        raise ConfigError(f"--code {code}: no file there is committed. Name a folder of the repository")
+    git, why = repository_facts(code or checkpoint), "it is in no repository"
+    if git and code is None and is_older_than_head(checkpoint):
         git, why = {}, f"it is older than commit {git['commit'][:12]} of the repository that holds it"
     if not git and run_file_of(checkpoint) is None:
         _logger.warning(
-            "%s: its commit is unknown, because %s",
+            "%s: its commit is unknown, because %s; --code DIR names the repository of its code",
             str(checkpoint).encode(errors="backslashreplace").decode(),
             why,
         )

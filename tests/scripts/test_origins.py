@@ -1,7 +1,8 @@
 """No record names a commit unless the bytes come from it, wherever the file and the command are.
 
 The rule: the commit on record is that of the repository whose working tree holds the file, if the file is not
-older; else there is none. The folder of the command and the environment change nothing.
+older, or that of the repository named by --code; else there is none. The folder of the command and the
+environment change nothing.
 """
 
 import itertools
@@ -15,11 +16,13 @@ import pytest
 from tests.git_repository import git
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
+from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts
-from trainyard.run.identity import ci_facts_at
+from trainyard.run.identity import ci_facts_at, write_identity
 
 PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
 STARTS = ("own", "other", "none")
+CODES = (None, "own", "other")
 VARIABLES = ("unset", "github", "hook", "codebuild")
 
 
@@ -96,14 +99,17 @@ def test_the_commit_on_record_is_that_of_the_files_repository(
     for name, value in world.variables(variables).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(world.folders[start])
-    origin, expected = origin_of_checkpoint(world.folders[place] / "step-7.pt"), world.commits[place]
-    assert origin["git"].get("commit") == expected
-    assert origin["ci"].get("sha") in (None, expected)
-    run = {key: value for key, value in origin.items() if value}
-    assert [each for each in world.commits.values() if each and each in json.dumps(run)] in (
-        [],
-        [each for each in world.commits.values() if each and each == expected],
-    )
+    checkpoint = world.folders[place] / "step-7.pt"
+    for code in CODES:
+        origin = origin_of_checkpoint(checkpoint, None if code is None else world.folders[code])
+        expected = world.commits[place if code is None else code]
+        assert origin["git"].get("commit") == expected, code
+        assert origin["ci"].get("sha") in (None, expected)
+        run = {key: value for key, value in origin.items() if value}
+        assert [each for each in world.commits.values() if each and each in json.dumps(run)] in (
+            [],
+            [each for each in world.commits.values() if each and each == expected],
+        )
 
 
 AGES = {"older": (-1, -1), "same second": (0, 0), "newer": (60, 60), "one file older": (60, -1)}
@@ -113,12 +119,21 @@ AGES = {"older": (-1, -1), "same second": (0, 0), "newer": (60, 60), "one file o
 STATES = ("tracked", "untracked", "ignored")
 
 
-@pytest.mark.parametrize(("age", "kind", "state"), [*itertools.product(AGES, ("file", "folder"), STATES)])
+@pytest.mark.parametrize(
+    ("age", "kind", "state", "code"),
+    [
+        *itertools.product(AGES, ("file", "folder"), STATES, (None,)),
+        # A folder named by --code decides alone: each age is tried once.
+        *((age, ("file", "folder")[row % 2], STATES[row % 3], "own") for row, age in enumerate(AGES)),
+        *((age, ("folder", "file")[row % 2], STATES[row % 3], "other") for row, age in enumerate(AGES)),
+    ],
+)
 def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
-    age: str, kind: str, state: str, tmp_path: Path, caplog: Any
+    age: str, kind: str, state: str, code: str | None, script: Any, tmp_path: Path, caplog: Any
 ) -> None:
     own = tmp_path / "own"
     repository(own, "own")
+    commits = {"other": repository(tmp_path / "other", "other")} if code == "other" else {}
     folder = own / ("out" if state == "ignored" else "runs") / "step-7"
     folder.mkdir(parents=True)
     files = [folder / "a.pt", folder / "b.pt"]
@@ -126,17 +141,18 @@ def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
         path.write_bytes(b"weights")
     git(own, *(("add", ".") if state == "tracked" else ("status",)))
     git(own, "commit", "-q", "--allow-empty", "-m", "later")
-    commit = git(own, "rev-parse", "HEAD")
+    commits["own"] = git(own, "rev-parse", "HEAD")
     committed = int(git(own, "show", "-s", "--format=%ct", "HEAD"))
     for path, seconds in zip(files, AGES[age], strict=True):
         os.utime(path, (committed + seconds, committed + seconds))
     checkpoint = files[1] if kind == "file" else folder
     is_older = AGES[age][1] < 0
-    found = origin_of_checkpoint(checkpoint)
-    assert found["git"].get("commit") == (None if is_older else commit)
-    said = [text for record in caplog.records if "commit is unknown" in (text := record.getMessage())]
-    assert len(said) == is_older
-    assert all(f"older than commit {commit[:12]}" in line for line in said)
+    found = origin_of_checkpoint(checkpoint, None if code is None else tmp_path / code)
+    expected = None if code is None and is_older else commits[code or "own"]
+    assert found["git"].get("commit") == expected
+    said = [record.getMessage() for record in caplog.records if "--code DIR" in record.getMessage()]
+    assert len(said) == (expected is None)
+    assert all(f"older than commit {commits['own'][:12]}" in line for line in said)
 
 
 @pytest.mark.parametrize("place", ["own", "none"])
@@ -152,6 +168,20 @@ def test_a_stored_manifest_and_document_004s_names_the_same_commit(
     for manifest in (made, stored):
         assert manifest["provenance"].get("git", {}).get("commit") == expected
         assert str(world.commits["other"]) not in json.dumps(manifest)
+
+
+def test_a_named_folder_without_committed_code_is_refused(world: World, script: Any, tmp_path: Path) -> None:
+    for place in ("none", "own-ignored", "bare"):
+        with pytest.raises(ConfigError, match="no file there is committed"):
+            origin_of_checkpoint(world.folders["own"] / "step-7.pt", world.folders[place])
+    run = tmp_path / "run" / "checkpoints"
+    run.mkdir(parents=True)
+    (run / "step-7.pt").write_bytes(b"weights")
+    write_identity(run.parent / "run.json", "run-a", {})
+    with pytest.raises(ConfigError, match=r"whose run\.json names its code"):
+        origin_of_checkpoint(run / "step-7.pt", world.folders["own"])
+    with pytest.raises(SystemExit):
+        script.parse_args(["--run-dir", str(run.parent), "--code", str(world.folders["own"])])
 
 
 def test_a_hooks_variables_do_not_change_the_commit_of_the_running_code(

@@ -71,6 +71,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoint", type=arguments.path, help=loose)
     metrics = "with --checkpoint: its metrics, JSON or JSON lines"
     parser.add_argument("--metrics", type=arguments.path, help=metrics)
+    code = (
+        "with --checkpoint: a folder of the repository that trained it; default: the one that holds it, "
+        "unless its commit is newer than the checkpoint"
+    )
+    add_option(parser, "--code", "DIR", code, type=arguments.path)
     add_option(where, "--store", "URL", "s3://bucket/prefix or file:///folder")
     add_option(
         where, "--s3-bucket", "NAME", "short for --store s3://NAME", type="s3://{}".format, dest="store"
@@ -83,6 +88,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.checkpoint and not args.metrics:
         parser.error("--checkpoint needs --metrics FILE")
+    if args.code and not args.checkpoint:
+        parser.error("--code is for --checkpoint: a run directory records its code itself")
     if args.follow and args.checkpoint:
         parser.error("--follow needs --run-dir: nothing is added to a single checkpoint")
     return args
@@ -115,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signer = None if args.dry_run else signer_from()
     with terminal.show_live(_display()) as display:
         store = open_store_of(None, args.store, options, display.advance)
-        files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint)
+        files, origin = (args.checkpoint, args.metrics), origin_of_checkpoint(args.checkpoint, args.code)
         if args.dry_run:
             return _print_plan(preview_files(store, *files, number, provenance=origin), as_json=args.json)
         report = sync_files(store, *files, number, provenance=origin, signer=signer, progress=display)
