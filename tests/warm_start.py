@@ -301,7 +301,7 @@ def _serve(path: str) -> dict[str, Any]:
     print("ready", flush=True)
     os.dup2(2, 1)  # the starter's pipe has its end
     while True:
-        ready, _, _ = select.select([listener, users], [], [])
+        ready, _, _ = select.select([listener.fileno(), users], [], [])
         if users in ready:
             shutil.rmtree(Path(path).parent, ignore_errors=True)
             Path(f"{Path(path).parent}.lock").unlink(missing_ok=True)

@@ -158,24 +158,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 8_793),
+    "commands": (8_000, 8_813),
     "training": (9_500, 9_553),
-    "gateways": (7_500, 8_093),
-    "jobs": (6_500, 7_501),
+    "gateways": (7_500, 8_123),
+    "jobs": (6_500, 7_382),
     "artifacts": (6_500, 6_622),
-    "programs": (5_500, 8_510),
-    "report": (4_800, 5_191),
-    "image": (3_900, 4_186),
+    "programs": (5_500, 8_878),
+    "report": (4_800, 5_209),
+    "image": (3_900, 4_114),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
     "run": (2_500, 3_215),
     "plan": (2_500, 2_500),
     "watch": (2_500, 2_500),  # 1,800, and 700 for the causes of failures
-    "config": (1_500, 2_318),
+    "config": (1_500, 2_326),
     "proof": (2_400, 2_774),
-    REST: (2_200, 4_540),
-    "src": (72_000, 82_110),
-    "tests": (75_000, 82_845),
+    REST: (2_200, 4_500),
+    "src": (72_000, 81_974),
+    "tests": (75_000, 80_477),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
