@@ -20,8 +20,9 @@ OBSERVER = Path(__file__).parent / "observer"
 """The folder on a program's PYTHONPATH."""
 EVENTS_VARIABLE = "TRAINYARD_EVENTS"
 _MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
-# Ray ends its workers by SIGKILL once the driver has ended.
-_WORKER_OF_RAY = "default_worker.py"
+# Ray ends its workers by SIGKILL once the driver has ended, and Jupyter's client a kernel that has run all
+# cells and needs longer than five seconds to end. Both fail themselves if a worker dies before that.
+_KILLED_AT_THE_END = ("default_worker.py", "ipykernel_launcher")
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _EXIT_CODE = re.compile(rb"\x0e\x33(.).*", re.DOTALL)
@@ -105,6 +106,11 @@ class _Process:
     is_stopped: bool = False
     """Whether that signal was its parent's own."""
 
+    @property
+    def is_killed_at_the_end(self) -> bool:
+        """Whether its launcher kills such a process when all is done."""
+        return Path(self.script).name in _KILLED_AT_THE_END
+
 
 @dataclass
 class Observations:
@@ -179,6 +185,7 @@ class Observations:
             process.steps, process.of_passes = 0, False
         if step is not None and step > process.steps and process.of_passes == event.of_passes:
             process.steps, process.last_step = step, self._count
+            process.error = None  # it has survived what a notebook has shown
 
     @property
     def _leaders(self) -> list[_Process]:
@@ -244,11 +251,11 @@ class Observations:
         return ProgramError("SystemExit", str(lost.exit_code)) if lost else None
 
     def _is_made_good(self, ended: _Process) -> bool:
-        """Return whether a training was started again after one has ended, or Ray takes care of it."""
+        """Return whether a training was started again after one has ended, or its launcher ends it itself."""
         at = max(ended.ended_at, ended.error_at, ended.last_step)
         later = (each for each in self._processes.values() if each.began_at > at and each.steps)
         is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
-        return is_again or ended.script == _WORKER_OF_RAY
+        return is_again or ended.is_killed_at_the_end
 
     def _is_survived(self, failed: _Process) -> bool:
         """Return whether others made up for a process that raised an exception.
@@ -275,7 +282,7 @@ class Observations:
         Of several processes each rank counts; others may be daemons, which their parent ends.
         """
         leaders = self._leaders
-        is_ended = any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in leaders)
+        is_ended = any(each.ended_at >= 0 or each.is_killed_at_the_end for each in leaders)
         for each in self._processes.values():
             world = each.machine.get("world")
             size = world.get("size") if isinstance(world, dict) else None

@@ -491,10 +491,14 @@ class Observer:
             "multiprocessing.process": self.watch_run,
             "sklearn.base": self.watch_sklearn,
             "xgboost.core": self.watch_xgboost,
+        words = getattr(sys, "orig_argv", [])  # Python 3.10 or later
+        if self._script == "-m" and "-m" in words[:-1]:
+            self._script = words[words.index("-m") + 1]
         }
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
+            "IPython.core.interactiveshell": self.watch_notebook,
 
     def _reset(self) -> None:
         """Start from nothing: what a forked process has is of its parent."""
@@ -813,6 +817,20 @@ class Observer:
     def watch_children(self, module: Any) -> None:
         """Report the children that a signal has ended, and whether it was one of this process."""
         known: set[int] = set()
+    def watch_notebook(self, module: Any) -> None:
+        """Report an exception that ended the loop of the training in a cell.
+
+        A client may be asked to run the next cells all the same, and kills a kernel that takes long to end.
+        """
+
+        def note(_shell: Any, raised: Any = None, *_args: Any, **_options: Any) -> None:
+            kind, error, trace = raised or sys.exc_info()
+            self._note_caught(None, kind, error, trace)
+            if self._thread_exception:
+                self.report("exception", **self._thread_exception, **self._place())
+
+        self._watch(module.InteractiveShell, "showtraceback", before=note)
+
 
         def note(_token: Any, code: Any, child: Any, *_args: Any, **_options: Any) -> None:
             if isinstance(code, int) and code < 0 and child.pid not in known:
