@@ -22,7 +22,7 @@ EVENTS_VARIABLE = "TRAINYARD_EVENTS"
 _MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
 # Ray ends its workers by SIGKILL once the driver has ended, and Jupyter's client a kernel that has run all
 # cells and needs longer than five seconds to end. Both fail themselves if a worker dies before that.
-_KILLED_AT_THE_END = ("default_worker.py", "ipykernel_launcher")
+_WORKER_OF_RAY, _KERNEL = "default_worker.py", "ipykernel_launcher"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _EXIT_CODE = re.compile(rb"\x0e\x33(.).*", re.DOTALL)
@@ -107,9 +107,14 @@ class _Process:
     """Whether that signal was its parent's own."""
 
     @property
-    def is_killed_at_the_end(self) -> bool:
-        """Whether its launcher kills such a process when all is done."""
-        return Path(self.script).name in _KILLED_AT_THE_END
+    def is_of_ray(self) -> bool:
+        """Whether it is a worker of Ray, whose driver learns of its exceptions, too."""
+        return Path(self.script).name == _WORKER_OF_RAY
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was seen to end, or its launcher kills such a process when all is done."""
+        return self.ended_at >= 0 or self.is_of_ray or self.script == _KERNEL
 
 
 @dataclass
@@ -251,11 +256,11 @@ class Observations:
         return ProgramError("SystemExit", str(lost.exit_code)) if lost else None
 
     def _is_made_good(self, ended: _Process) -> bool:
-        """Return whether a training was started again after one has ended, or its launcher ends it itself."""
+        """Return whether a training was started again after one has ended, or Ray takes care of it."""
         at = max(ended.ended_at, ended.error_at, ended.last_step)
         later = (each for each in self._processes.values() if each.began_at > at and each.steps)
         is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
-        return is_again or ended.is_killed_at_the_end
+        return is_again or ended.is_of_ray
 
     def _is_survived(self, failed: _Process) -> bool:
         """Return whether others made up for a process that raised an exception.
@@ -282,12 +287,12 @@ class Observations:
         Of several processes each rank counts; others may be daemons, which their parent ends.
         """
         leaders = self._leaders
-        is_ended = any(each.ended_at >= 0 or each.is_killed_at_the_end for each in leaders)
+        is_ended = any(each.is_closed for each in leaders)
         for each in self._processes.values():
             world = each.machine.get("world")
             size = world.get("size") if isinstance(world, dict) else None
             counts = (isinstance(size, int) and size > 1) or (each in leaders and not is_ended)
-            is_open = each.ended_at < 0 and not each.is_stopped
+            is_open = not each.is_closed and not each.is_stopped
             if each.steps and is_open and counts and not self._is_made_good(each):
                 return each.script or "a process that trained"
         return None
