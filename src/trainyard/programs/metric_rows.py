@@ -317,8 +317,12 @@ class MetricRows:
                 (row.get("loss"), observed.rows.get(step + more, {}).get("loss"))
                 for step, row in printed.rows.items()
             )
-            known = islice(((one, other) for one, other in pairs if _are_numbers(one, other)), _FIRST_LOSSES)
-            first = list(known)
+            known = (
+                (float(one), float(other))
+                for one, other in pairs
+                if isinstance(one, int | float) and isinstance(other, int | float)
+            )
+            first = list(islice(known, _FIRST_LOSSES))
             is_known = len(first) == _FIRST_LOSSES and len({one for one, _ in first}) > 1
             if is_known and all(math.isclose(*pair, rel_tol=_PRINTED_DIGITS) for pair in first):
                 return True
@@ -531,10 +535,6 @@ def _end_together(axis: SourceTable, more: int, printed: SourceTable) -> bool:
 def _has_other_loss(known: Row, row: Row) -> bool:
     """Return whether a step was trained again: both rows have a loss, and the losses differ."""
     return "loss" in known and "loss" in row and known["loss"] != row["loss"]
-
-
-def _are_numbers(*values: object) -> bool:
-    return all(isinstance(each, int | float) for each in values)
 
 
 def _is_fault(name: str, value: object) -> bool:
