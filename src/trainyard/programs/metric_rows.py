@@ -8,7 +8,8 @@
 Each figure of the record has one source. A worse source never adds a step to a better one, and printed steps
 that do not agree with the axis are no rows. When a better source appears, the rows of this attempt are
 written anew from its history. If nothing counts steps, whole epochs do. A loss that files have only at a few
-validations is `train_loss` beside the observed one: one series never mixes two measures.
+validations is `train_loss` beside the observed one: one series never mixes two measures. A loss that is not
+finite counts in every source; in printed lines of another unit, if their first losses are the observed ones.
 
 A program that resumes, or that starts again within an attempt, trains steps again. A row with another loss
 replaces the old one and drops the later ones of its source, because the new rows belong to the model that is
@@ -33,12 +34,15 @@ from trainyard.run.source_words import describe_count
 ORDER = (Source.DECLARED, Source.STRUCTURED, Source.OBSERVED, Source.PRINTED)
 """The sources of rows, the best first: a log of the program's own says more than its optimizer's steps."""
 OPTIMIZER_STEPS = "optimizer_steps"
+_PRINTED_STEP = "printed_step"
 _PLACES = frozenset(("step", "epoch", "time"))
 _MOST_TIMES = 10_000
 # The proof judges no fewer losses than these.
 _FEWEST_LOSSES = 10
 # So many losses that are equal to the digit, and not all the same, are not equal by chance.
 _FIRST_LOSSES = 3
+# A program prints its losses with at least three digits.
+_PRINTED_DIGITS = 1e-3
 # Two sources that count the same thing are this close to each other, as a share; their times are not exact.
 _CLOSE = 0.1
 
@@ -301,6 +305,29 @@ class MetricRows:
         is_known = len(losses) == _FIRST_LOSSES and None not in losses.values()
         return is_known and len({*losses.values()}) > 1 and losses.items() <= self.earlier_losses.items()
 
+    def _are_printed_as_observed(self) -> bool:
+        """Return whether the first printed losses are those of the optimizer's steps, and so of the training.
+
+        Its lines go beyond the optimizer's steps if it leaves out batches, such as those with a loss of NaN.
+        Programs count from 0 or from 1.
+        """
+        printed, observed = self.tables[Source.PRINTED], self.tables[Source.OBSERVED]
+        for more in (0, 1) if printed.has_text else ():
+            pairs = (
+                (row.get("loss"), observed.rows.get(step + more, {}).get("loss"))
+                for step, row in printed.rows.items()
+            )
+            known = (
+                (float(one), float(other))
+                for one, other in pairs
+                if isinstance(one, int | float) and isinstance(other, int | float)
+            )
+            first = list(islice(known, _FIRST_LOSSES))
+            is_known = len(first) == _FIRST_LOSSES and len({one for one, _ in first}) > 1
+            if is_known and all(math.isclose(*pair, rel_tol=_PRINTED_DIGITS) for pair in first):
+                return True
+        return False
+
     def _steps_of_epochs(self) -> dict[int, Row]:
         """Return the rows by the number of epochs done; programs count from 0 or from 1."""
         assert self.axis is not None
@@ -350,6 +377,8 @@ class MetricRows:
             own = {name for name, owner in self._owners.items() if owner is source}
             own -= table.names if is_of_axis else set()
             places = {("epoch", epoch): row for epoch, row in table.epochs.items()}
+            if source is Source.PRINTED and not is_of_axis and self._are_printed_as_observed():
+                places |= {(_PRINTED_STEP, step): row for step, row in table.rows.items()}
             if source is Source.OBSERVED and not is_of_axis and (own & table.names or table.has_text):
                 places |= {(OPTIMIZER_STEPS, step): row for step, row in table.rows.items()}
             for (name, place), row in places.items():
@@ -517,7 +546,7 @@ def row_fault(row: Row) -> str | None:
 
     A loss of 0 is none: the trainer of Hugging Face prints NaN so, but then the gradient norm is not finite.
     """
-    names = [name for name in ("step", "epoch", OPTIMIZER_STEPS) if name in row]
+    names = [name for name in ("step", "epoch", OPTIMIZER_STEPS, _PRINTED_STEP) if name in row]
     place = f"{names[0].replace('_', ' ').removesuffix('s')} {row[names[0]]:,}" if names else "a row"
     for name, words in JUDGED.items():
         value = row.get(name, 0.0)

@@ -20,8 +20,9 @@ OBSERVER = Path(__file__).parent / "observer"
 """The folder on a program's PYTHONPATH."""
 EVENTS_VARIABLE = "TRAINYARD_EVENTS"
 _MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
-# Ray ends its workers by SIGKILL once the driver has ended.
-_WORKER_OF_RAY = "default_worker.py"
+# Ray ends its workers by SIGKILL once the driver has ended, and Jupyter's client a kernel that has run all
+# cells and needs longer than five seconds to end. Both fail themselves if a worker dies before that.
+_WORKER_OF_RAY, _KERNEL = "default_worker.py", "ipykernel_launcher"
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
 _EXIT_CODE = re.compile(rb"\x0e\x33(.).*", re.DOTALL)
@@ -105,6 +106,16 @@ class _Process:
     is_stopped: bool = False
     """Whether that signal was its parent's own."""
 
+    @property
+    def is_of_ray(self) -> bool:
+        """Whether it is a worker of Ray, whose driver learns of its exceptions, too."""
+        return Path(self.script).name == _WORKER_OF_RAY
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was seen to end, or its launcher kills such a process when all is done."""
+        return self.ended_at >= 0 or self.is_of_ray or self.script == _KERNEL
+
 
 @dataclass
 class Observations:
@@ -179,6 +190,7 @@ class Observations:
             process.steps, process.of_passes = 0, False
         if step is not None and step > process.steps and process.of_passes == event.of_passes:
             process.steps, process.last_step = step, self._count
+            process.error = None  # it has survived what a notebook has shown
 
     @property
     def _leaders(self) -> list[_Process]:
@@ -248,7 +260,7 @@ class Observations:
         at = max(ended.ended_at, ended.error_at, ended.last_step)
         later = (each for each in self._processes.values() if each.began_at > at and each.steps)
         is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
-        return is_again or ended.script == _WORKER_OF_RAY
+        return is_again or ended.is_of_ray
 
     def _is_survived(self, failed: _Process) -> bool:
         """Return whether others made up for a process that raised an exception.
@@ -275,12 +287,12 @@ class Observations:
         Of several processes each rank counts; others may be daemons, which their parent ends.
         """
         leaders = self._leaders
-        is_ended = any(each.ended_at >= 0 or each.script == _WORKER_OF_RAY for each in leaders)
+        is_ended = any(each.is_closed for each in leaders)
         for each in self._processes.values():
             world = each.machine.get("world")
             size = world.get("size") if isinstance(world, dict) else None
             counts = (isinstance(size, int) and size > 1) or (each in leaders and not is_ended)
-            is_open = each.ended_at < 0 and not each.is_stopped
+            is_open = not each.is_closed and not each.is_stopped
             if each.steps and is_open and counts and not self._is_made_good(each):
                 return each.script or "a process that trained"
         return None

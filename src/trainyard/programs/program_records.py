@@ -310,7 +310,7 @@ def _verdict(
     # The row of step 0 may also be a loss before the first step, and the stop have come before the last one.
     is_done = total is not None and done + (from_zero and end.stopped_by is None) >= total
     is_over = is_done or (end.stopped_by is None and total is None)
-    if end.exit_code == 0 and is_over and not is_done and end.vanished is not None:
+    if end.exit_code == 0 and is_over and not is_done and end.vanished is not None and end.error is None:
         what = f"{end.vanished} was killed, or still ran"
         return "failed", ExitCode.NO, f"{what}, when the program ended with exit code 0 after {shown}"
     if end.exit_code == 0 and is_over and end.error is None:

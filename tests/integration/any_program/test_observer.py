@@ -149,22 +149,36 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
 OF_TORCH = """
 import os, pathlib, sys, threading, torch
 
+class Wrapper(torch.optim.Optimizer):
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+    def step(self):
+        self.inner.step()
+
 def train_and_fail(more):
     train(**more)
     raise ValueError("in a thread")
 
-def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1):
+def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1, phase=0, wrapped=False,
+          tasks=False):
     if groups > 1:
         sys.modules["deepspeed"] = sys  # its ZeRO-3 steps once for each group of parameters
     net = torch.nn.Linear(2, 1)
-    stepper = torch.optim.SGD(net.parameters(), lr=0.1)
+    stepper = torch.optim.SGD(net.parameters(), lr=0.0 if tasks else 0.1)
+    stepper, second = Wrapper(stepper) if wrapped else stepper, torch.optim.SGD([net.bias], lr=0.0)
     for step in range(steps):
+        if phase and step == phase:
+            first, stepper = stepper, torch.optim.SGD([net.bias], lr=0.1)
         for _ in range(parts):
             loss = net(torch.ones(1, 2)).square().mean() * (float("nan") if step == nan_at else 1)
             (loss / parts if divide else loss).backward()
         printed.append(loss.item())
         for _ in range(groups if optimizer else 0):
             stepper.step()
+        if tasks:
+            net(torch.ones(1, 2)).square().mean().backward()
+            second.step()
         stepper.zero_grad()
     torch.save(net.state_dict(), f"{name}.pt")
 
@@ -192,6 +206,9 @@ MODES: dict[str, dict[str, object]] = {
     "not divided": {"steps": 6, "parts": 4, "divide": False},
     "by hand": {"steps": 6, "optimizer": False},
     "in groups": {"steps": 6, "groups": 3},
+    "in two phases": {"steps": 6, "phase": 4},
+    "by a wrapper": {"steps": 6, "wrapped": True},
+    "of two tasks in turns": {"steps": 6, "tasks": True},
     "NaN between rows": {"steps": 1200, "nan_at": 1155},
 }
 
@@ -239,6 +256,7 @@ def train(mode, steps=30):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
     kept = copy.deepcopy(net)
+    net[0].requires_grad_(mode != "frozen part")
     optimizer = torch.optim.Adam(net.parameters(), lr=0.0 if mode == "learning rate 0" else 0.01)
     x = torch.randn(16, 8)
     for step in range(steps):
@@ -276,7 +294,9 @@ def train(mode, steps=30):
         fail(mode, "behind the loop")
     except RuntimeError:
         traceback.print_exc()
-    saved = kept if mode in ("untrained copy", "average") else net
+    if mode == "best state never replaced":
+        net.load_state_dict(kept.state_dict())
+    saved = kept if mode in ("untrained copy", "average") else net[0] if mode == "frozen part" else net
     saved = {"model": saved.state_dict(), "step": steps}
     if mode == "another model":
         saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
@@ -320,6 +340,11 @@ for mode in MODES:
         ready.wait()
         if mode != "worker is stopped":
             process.join()
+    elif mode == "left the loop in a notebook":
+        from IPython.core.interactiveshell import InteractiveShell
+
+        InteractiveShell().run_code(lambda: train(mode))
+        os.kill(os.getpid(), signal.SIGKILL)
     else:
         try:
             train(mode)
@@ -333,6 +358,16 @@ for mode in MODES:
         raise SystemExit(7)
     exit(7 if mode == "exit" else 0)
 """
+SHELL = """
+class InteractiveShell:
+    def run_code(self, code):
+        try:
+            code()
+        except Exception:
+            self.showtraceback()
+    def showtraceback(self, exc_tuple=None): pass
+"""
+"""The shell of IPython, in its shape; it is not in the lock."""
 # What is known of each: whether the weights changed, which ones are saved, the error, what vanished.
 ENDINGS: dict[str, tuple[object, ...]] = {
     "ok": (True, "trained", None, None),
@@ -344,6 +379,8 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "gradients dropped": (False, "", None, None),
     "never stepped": (False, "unknown", None, None),
     "untrained copy": (True, "given", None, None),
+    "best state never replaced": (True, "given", None, None),
+    "frozen part": (True, "unknown", None, None),
     "another model": (True, "other", None, None),
     "other shapes": (True, "other", None, None),
     "bytes": (True, "near", None, None),
@@ -358,7 +395,13 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
     "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
     "left the loop and began again": (True, "trained", None, None),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:79)", None),
+    "left the loop in a notebook": (
+        None,
+        "trained",
+        "RuntimeError: left the loop (ends.py:8)",
+        "ends.py",
+    ),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:82)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),
@@ -369,6 +412,8 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
     """All in forks of one process, because torch is imported once; each ends as an interpreter does."""
     start, wrong = Start(tmp_path / "ends"), {}
     (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
+    (start.folder / "IPython/core").mkdir(parents=True)
+    (start.folder / "IPython/core/interactiveshell.py").write_text(SHELL)
     output = start.run((PYTHON, "ends.py"))
     for mode, wanted in ENDINGS.items():
         child = int(re.findall(rf"^{mode} (\d+)$", output, re.MULTILINE)[0])

@@ -249,6 +249,7 @@ def test_an_attempt_without_rows_leaves_the_file_that_another_node_writes(tmp_pa
 
 def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path: Path) -> None:
     nan, fine = "nan", losses(1, 2, 3)
+    skipped: list[Row] = [{"step": step, "loss": nan} for step in range(3, 20)]
     cases = {
         "observed": [(OBSERVED, [*fine, {"step": 4, "loss": nan}])],
         "beside a declared one": [
@@ -257,6 +258,10 @@ def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path
         ],
         "of another unit": [(STRUCTURED, losses(1000, 2000)), (OBSERVED, [*fine, {"step": 4, "loss": nan}])],
         "in a file of epochs": [(OBSERVED, fine), (STRUCTURED, [{"epoch": 1, "val_loss": nan}])],
+        "printed for batches that the program leaves out": [
+            (OBSERVED, fine),
+            (PRINTED, [{"step": 0, "loss": 0.50001}, *losses(1, of=0.6667), *losses(2, of=0.75), *skipped]),
+        ],
         "printed in the unit of the steps": [
             (OBSERVED, fine),
             (PRINTED, [*fine[:2], {"step": 3, "grad_norm": "nan"}]),

@@ -11,6 +11,7 @@ from trainyard.programs.observations import OBSERVER, Observations, RunningPytho
 from trainyard.programs.program_events import parse_event
 
 Line = tuple[int, str, dict[str, Any]]
+KERNEL: Line = (1, "loaded", {"script": "ipykernel_launcher", "parents": []})
 
 
 def observed(*lines: Line) -> Observations:
@@ -47,6 +48,16 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
         "none": ([loaded(1), stepped(1, 5), ended(1)], None, None),
         "behind a shell": ([loaded(1, 9), stepped(1, 5), raised(1), ended(1)], own, own),
         "before a step": ([loaded(1), raised(1), ended(1)], own, own),
+        "the next cell of a notebook trains": (
+            [KERNEL, stepped(1, 5), raised(1), stepped(1, 9), ended(1)],
+            None,
+            None,
+        ),
+        "the next cell of a notebook saves": (
+            [KERNEL, stepped(1, 5), (1, "exception", {**raised(1)[2], "step": 7}), stepped(1, 7)],
+            own,
+            own,
+        ),
         "evaluated afterwards": (
             [loaded(1), stepped(1, 5), raised(1), ended(1), loaded(2), ended(2)],
             own,
@@ -113,7 +124,7 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
 def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
     """Such as one whose SIGKILL a shell hides."""
     two = [loaded(1), loaded(2), stepped(1, 5), stepped(2, 7)]
-    ray = (1, "loaded", {"script": "default_worker.py", "parents": []})
+    ray = (1, "loaded", {"script": "/env/ray/_private/workers/default_worker.py", "parents": []})
     cases: dict[str, tuple[list[Line], str | None]] = {
         "killed": ([loaded(1), stepped(1, 5)], "train.py"),
         "ended": ([loaded(1), stepped(1, 5), ended(1)], None),
@@ -123,6 +134,7 @@ def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
         "a worker was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True}), ended(2)], None),
         "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
         "a worker of Ray": ([ray, stepped(1, 5)], None),
+        "the kernel of a notebook": ([KERNEL, stepped(1, 5)], None),
         "nothing trained": ([loaded(1)], None),
     }
     assert {name: observed(*lines).vanished for name, (lines, _) in cases.items()} == {

@@ -52,8 +52,9 @@ CASES = list(product(CODES, STOPS, PLANNED, ANNOUNCED, LOGGED, SAVED, RESUMED, F
 def test_an_exception_is_named_first_and_no_exit_code_hides_it() -> None:
     error = ProgramError("ValueError", "bad batch", "train.py:12")
     rows = [{"step": 10, "loss": 1.0}]
-    for code, stop, planned in product((0, 1, 134), (None, "SIGTERM"), (None, 10)):
-        end = ProgramEnd(code, stopped_by=stop, error=error, facts={"optimizer_steps": 10})
+    for code, stop, planned, other in product((0, 1, 134), (None, "SIGTERM"), (None, 10), (None, "train.py")):
+        facts = {"optimizer_steps": 10}
+        end = ProgramEnd(code, stopped_by=stop, error=error, vanished=other, facts=facts)
         outcome = program_outcome(end, rows, planned)
         assert outcome["status"] == "failed" and outcome["exit_code"] == max(code, 1)
         assert outcome["reason"].startswith("ValueError: bad batch (train.py:12); the program ended with")

@@ -175,6 +175,12 @@ def dress(wrapper: Any, function: Any) -> Any:
     return wrapper
 
 
+def have_common_parameter(one: Any, other: Any) -> bool:
+    """Return whether two optimizers train the same parameter."""
+    first, second = ({id(p) for group in each.param_groups for p in group["params"]} for each in (one, other))
+    return not first.isdisjoint(second)
+
+
 def leaves_of(loss: Any) -> Iterator[Any]:
     """Yield the parameters from which a loss was computed."""
     waiting: list[Any] = [loss.grad_fn]
@@ -307,7 +313,7 @@ class Weights:
 
         every, self._owners = list(parameters), self._owners + 1
         given = [each for each in every if self._is_plain(each)]
-        self._every += map(ref, every)
+        self._every += [ref(each) for each in every if each.requires_grad]
         self._is_all &= is_all and len(given) == len(every) and self._owners <= MOST_OPTIMIZERS
         if self._owners > MOST_OPTIMIZERS:
             return
@@ -369,8 +375,11 @@ class Weights:
         earlier step, merged adapters. `other` ones have no relation with what is trained. `none`: no tensor
         is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
-        torch = self._torch
-        watched = [each for each in self._current() if bool((each[3] != each[2]).any())]
+        torch, current = self._torch, list(self._current())
+        watched = [each for each in current if bool((each[3] != each[2]).any())]
+        # A program may load what it had copied before the training, as a best state that was never replaced.
+        are_back = not watched and self.read() is True
+        watched = current if are_back else watched
         tensors = self._tensors_in(saved)
         if tensors == [] and self._samples:
             return "none"
@@ -385,7 +394,7 @@ class Weights:
                 found = each.reshape(-1)[places.to(each.device)]
                 # A constant, such as the zeros of a bias, may be in any model.
                 is_exact = found.is_floating_point() and torch.equal(found, now.to(found))
-                if is_exact and bool((now != now[0]).any()):
+                if is_exact and not are_back and bool((now != now[0]).any()):
                     return "trained"
                 if bool((first != first[0]).any()) and torch.equal(found, first.to(found)):
                     answer = "given"
@@ -441,11 +450,14 @@ class Weights:
         # isinstance would load a lazy object
         modules = [each for each in gc.get_objects() if torch.nn.Module in type(each).__mro__]
         held = [quietly(list)(each.parameters()) or [] for each in modules]
-        inside = [each for some in held if not {*map(id, every)}.isdisjoint(map(id, some)) for each in some]
+        trained = {*map(id, every)}
+        inside = [each for some in held if not trained.isdisjoint(map(id, some)) for each in some]
         alive = {id(each): each for each in (*every, *inside) if each is not None}.values()
         if sum(len(by_shape.get(each.shape, ())) for each in alive) > MOST_PAIRS:
             return "unknown"
-        if self._have_parts(tensors, by_shape, alive):
+        # Frozen weights are in many saves that have nothing of what was trained beside them.
+        moving = [each for each in alive if each.requires_grad or id(each) in trained]
+        if self._have_parts(tensors, by_shape, moving):
             return "near"
         is_alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
         size = sum(each.numel() for each in tensors)
@@ -479,10 +491,14 @@ class Observer:
         self._file, self._root = file, repository_or(os.getcwd())
         self._script = (getattr(sys, "argv", None) or [""])[0]
         self._main_file = os.path.abspath(self._script)  # at the end the main module has none any more
+        words = getattr(sys, "orig_argv", [])  # Python 3.10 or later
+        if self._script == "-m" and "-m" in words[:-1]:
+            self._script = words[words.index("-m") + 1]
         self._torch: Any = None
         self._is_compiling: Callable[[], bool] = lambda: False
         self.hooks = {
             **dict.fromkeys(SAVES, self.watch_saves),
+            "IPython.core.interactiveshell": self.watch_notebook,
             "torch": self.arm,
             "torch.distributed.fsdp.sharded_grad_scaler": self.watch_scaler,
             "keras.src.callbacks.callback_list": self.watch_keras,
@@ -503,6 +519,7 @@ class Observer:
         self._is_known = self._has_machine = self._has_ended = False
         self._of_passes = True  # backward passes are the steps until an optimizer steps
         self._steps_of: Any = None
+        self._followed = 0  # the step that an optimizer made first, after another one of its parameters
         self._loss: Any = None  # of the last backward pass
         self._bad: Any = None  # a loss since the last row that is not finite
         self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
@@ -800,6 +817,20 @@ class Observer:
         if is_of_training and has_left_loop(trace, self._sites, sys._getframe()):
             self._thread_exception = self._describe(error, trace)
 
+    def watch_notebook(self, module: Any) -> None:
+        """Report an exception that ended the loop of the training in a cell.
+
+        A client may be asked to run the next cells all the same, and kills a kernel that takes long to end.
+        """
+
+        def note(_shell: Any, raised: Any = None, *_args: Any, **_options: Any) -> None:
+            kind, error, trace = raised or sys.exc_info()
+            self._note_caught(None, kind, error, trace)
+            if self._thread_exception:
+                self.report("exception", **self._thread_exception, **self._place())
+
+        self._watch(module.InteractiveShell, "showtraceback", before=note)
+
     def watch_run(self, module: Any) -> None:
         """Hook into what a process of multiprocessing runs, which catches every exception."""
 
@@ -928,7 +959,8 @@ class Observer:
         """Count a step of the program: one of an optimizer that has stepped since the last one was counted.
 
         GAN pairs and per-parameter optimizers step once each in an iteration. An optimizer that follows on
-        another, which is no more, continues its count. A model of another library is as an optimizer.
+        another, which is no more or trains the same parameters, continues its count; one that wraps another
+        steps without a backward pass in between. A model of another library is as an optimizer.
         """
         if self._is_idle():
             self._has_captured = True
@@ -941,7 +973,16 @@ class Observer:
         last, steps = self._steps_of.get(owner), self._steps_of
         if last is not None and not self._backwards and "deepspeed" in sys.modules:
             return  # ZeRO-3 steps once for each group of parameters
-        is_new = last == self.step if last is not None else self.step not in steps.values()
+        if last is None:
+            beside = [each for each, at in steps.items() if at == self.step]
+            is_next = self._backwards and any(quietly(have_common_parameter)(owner, each) for each in beside)
+            is_new = not beside or is_next
+            self._followed = self.step + 1 if beside and is_next else 0
+        else:
+            is_new = last == self.step
+            if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
+                steps.update({each: self.step - 1 for each, at in list(steps.items()) if at == self.step})
+                self._followed = 0
         self.step += more * is_new
         steps[owner] = self.step
         if is_new:
