@@ -163,7 +163,7 @@ BUDGETS = {
     "gateways": (7_500, 8_123),
     "jobs": (6_500, 7_382),
     "artifacts": (6_500, 6_622),
-    "programs": (5_500, 8_878),
+    "programs": (5_500, 8_960),
     "report": (4_800, 5_209),
     "image": (3_900, 4_114),
     "cluster": (3_700, 3_700),
@@ -174,8 +174,8 @@ BUDGETS = {
     "config": (1_500, 2_326),
     "proof": (2_400, 2_774),
     REST: (2_200, 4_500),
-    "src": (72_000, 81_974),
-    "tests": (75_000, 80_477),
+    "src": (72_000, 82_056),
+    "tests": (75_000, 80_540),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
