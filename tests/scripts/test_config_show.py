@@ -21,9 +21,9 @@ def test_it_prints_a_whole_configuration_as_yaml_and_as_json(called: Call) -> No
 
 def test_it_explains_where_each_value_came_from(called: Call) -> None:
     done = called("config show", "--config", SMOKE, "--set", "training.learning_rate=1e-3", "--explain")
-    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
-    assert rows["training.learning_rate"] == ["training.learning_rate", "0.001", "--set"]
-    assert rows["training.adam_beta1"] == ["training.adam_beta1", "0.9", "default"]
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.stdout.splitlines()}
+    assert rows["training.learning_rate"] == ["0.001", "--set"]
+    assert rows["training.adam_beta1"] == ["0.9", "default"]
     file, line = rows["training.max_steps"][-1].split(":")
     assert "max_steps: 400" in Path(file).read_text().splitlines()[int(line) - 1]
 

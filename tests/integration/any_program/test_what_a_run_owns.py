@@ -280,7 +280,7 @@ def test_a_machine_that_dies_loses_its_newest_checkpoint_and_the_next_attempt_re
 def test_a_pod_that_returns_without_its_disk_continues_its_run(owner: Owner) -> None:
     (owner.folder / "config.yaml").write_text(
         "recipe: command\n"
-        f"artifacts: {{store: 'file://{owner.folder}/trainyard-store'}}\n"
+        f'artifacts: {{store: "file://{owner.folder}/trainyard-store"}}\n'
         f"program: {{command: {json.dumps([*PROGRAM, '--stop_at', '4'])}, data: [data], "
         'resume: [--resume_from_checkpoint, "{checkpoint}"]}\n'
     )

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,11 @@ def signal_after(seconds: float | None) -> Iterator[None]:
 
 def count_gloo_threads() -> int:
     """Return the number of threads of this process that serve a gloo group."""
-    names = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
-    return names.count("pt_gloo_runloop")
+    count = 0
+    for file in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # it has just ended
+            count += file.read_text().strip() == "pt_gloo_runloop"
+    return count
 
 
 def play(
