@@ -6,7 +6,6 @@
 It may import every room, as commands do, and prints nothing. Only the probe of a store writes.
 """
 
-import netrc
 import os
 import re
 import shutil
@@ -18,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from trainyard.artifacts.store.store_address import local_store, names_a_store, open_store
 from trainyard.artifacts.store_probe import PART_BYTES, query_store
@@ -45,6 +43,7 @@ from trainyard.gateways.model_signing import signer_from
 from trainyard.gateways.nvidia import query_gpus
 from trainyard.gateways.process import run_git, run_program
 from trainyard.gateways.slack import owner_of_token
+from trainyard.gateways.wandb_account import api_key, owner_of
 from trainyard.github.repository import get_repository
 from trainyard.github.setup import Setup, WantedSetup
 from trainyard.github.setup_step import FINISHED, SetupStep, SetupVerdict
@@ -380,31 +379,21 @@ def image_items(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def tracker_items(wanted: Deployment) -> Iterator[Finding]:
-    """Yield an item: is there a key of W&B, if the configuration enables W&B? W&B judges it at the start."""
+    """Yield an item: does W&B know the API key, if the configuration enables W&B?"""
     try:
         is_wanted = wanted.read_config().monitoring.wandb.enabled
     except ConfigError:
         return  # `configuration_items` reports it
+    key = api_key(os.environ)
     if not is_wanted:
         yield Finding("key", Severity.UNUSED, "monitoring.wandb.enabled is false")
     elif os.environ.get("WANDB_MODE", "online") != "online":
         yield Finding("key", Severity.UNUSED, f"WANDB_MODE is {os.environ['WANDB_MODE']}")
-    elif not has_wandb_key(os.environ):
+    elif not key:
         text = "no key: it logs offline, into the run directory"
         yield Finding("key", Severity.WARNING, text, "set WANDB_API_KEY, or: wandb login")
     else:
-        yield Finding("key", Severity.SKIPPED, "a key is set; W&B judges it when a run starts")
-
-
-def has_wandb_key(environment: Mapping[str, str]) -> bool:
-    """Return whether there is an API key in the environment, or that of `wandb login` in ~/.netrc."""
-    if environment.get("WANDB_API_KEY", "").strip():
-        return True
-    server = environment.get("WANDB_BASE_URL") or "https://api.wandb.ai"
-    try:
-        return netrc.netrc().authenticators(urlsplit(server).hostname or "") is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+        yield within_limit("key", lambda: owner_of(key, os.environ), fix="wandb login --relogin")
 
 
 def slack_item(environment: Mapping[str, str]) -> Finding:

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -97,19 +97,44 @@ def test_a_step_of_the_set_up_is_done_open_or_not_to_be_seen() -> None:
         assert item.fix == "gh api --method PUT x\nsudo ./svc.sh start"
 
 
+WANDB_ANSWERS = {
+    "known": (200, {"data": {"viewer": {"username": "anna"}}}, OK),
+    "nobody": (200, {"data": {"viewer": None}}, FAILED),
+    "no data": (200, {"errors": [{"message": "no"}]}, FAILED),
+    "a list": (200, [1], UNKNOWN),
+    "refused": (401, {}, FAILED),
+    "trouble": (502, {}, UNKNOWN),
+    "away": (0, {}, UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("case", WANDB_ANSWERS)
+def test_a_key_of_wandb_counts_only_if_wandb_knows_it(
+    serve_github: Serve, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    status, content, expected = WANDB_ANSWERS[case]
+
+    def answer(method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        assert (method, path, headers["Authorization"][:6]) == ("POST", "/graphql", "Basic ")
+        return status, content
+
+    monkeypatch.setenv("WANDB_BASE_URL", serve_github(answer) if status else NOBODY)
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    (item,) = tracker_items(Deployment(CONFIG, ["monitoring.wandb.enabled=true"]))
+    assert item.severity is expected, item
+    assert "k" * 40 not in item.evidence
+
+
 @pytest.mark.parametrize(
     ("enabled", "key", "mode", "expected"),
-    [
-        ("false", "k", "", UNUSED),
-        ("true", "", "", DEGRADED),
-        ("true", "k", "", UNKNOWN),
-        ("true", "k", "offline", UNUSED),
-    ],
+    [("false", "k", "", UNUSED), ("true", "", "", DEGRADED), ("true", "k", "offline", UNUSED)],
 )
-def test_a_key_of_wandb_is_wanted_where_it_logs_online(
+def test_wandb_is_not_asked_where_it_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, enabled: str, key: str, mode: str, expected: Severity
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_BASE_URL", NOBODY)
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_MODE", mode or "online")
     (item,) = tracker_items(Deployment(CONFIG, [f"monitoring.wandb.enabled={enabled}"]))

@@ -1,6 +1,7 @@
 """What EC2 answers about the end of an instance, from a server that speaks as its metadata service does."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,12 +14,19 @@ from trainyard.watch.failure_logs.failure_explanation import FailureFacts, expla
 SPOT = json.dumps({"action": "terminate", "time": "2026-11-29T10:00:00Z"})
 
 
-# What the service has, and how the only sentence begins, empty for none.
-ANSWERS: dict[str, tuple[str | None, str]] = {
-    "nothing": (None, ""),
-    "spot": (SPOT, "spot interruption notice of EC2: terminate at 2026"),
-    "another format": ("<html>", ""),
-    "another object": ("{}", ""),
+def events(seconds: float, state: str = "active") -> str:
+    begins = time.strftime("%d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + seconds))
+    return json.dumps([{"NotBefore": begins, "Code": "system-reboot", "State": state}])
+
+
+# What the service has: the spot notice, the events; and how the only sentence begins, empty for none.
+ANSWERS: dict[str, tuple[str | None, str | None, str]] = {
+    "nothing": (None, None, ""),
+    "spot": (SPOT, "[]", "spot interruption notice of EC2: terminate at 2026"),
+    "maintenance now": (None, events(60), "maintenance notice of EC2: system-reboot from"),
+    "maintenance next week": (None, events(600_000), ""),
+    "maintenance that was": (None, events(-60, "completed"), ""),
+    "another format": ("<html>", "[]", ""),
 }
 
 
@@ -38,8 +46,9 @@ def test_each_notice_that_is_due_is_a_fact_and_says_that_a_retry_helps(
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
     with answering(answer) as address:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
-        for name, (spot, begins) in ANSWERS.items():
+        for name, (spot, planned, begins) in ANSWERS.items():
             given["/latest/meta-data/spot/instance-action"] = spot
+            given["/latest/meta-data/events/maintenance/scheduled"] = planned
             found = instance_notices.instance_notices()
             assert [each.startswith(begins) for each in found] == [True] * bool(begins), name
             if found:

@@ -10,7 +10,9 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.gateways.aws_refusals import AwsAccount, connection_error
+from trainyard.errors import ConfigError, PermissionRefusedError
+from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.aws_session import boto3_session
 
 _PREFIX = "k8s-aws-v1."
 _HEADER = "x-k8s-aws-id"
@@ -118,18 +120,24 @@ class HyperPod:
 def eks_token(cluster: str, *, region: str = "") -> str:
     """Return a token for `cluster`, with the AWS credentials of this process.
 
-    Raises ConfigError if the AWS settings cannot be used, CredentialsRefusedError without credentials.
+    Raises ConfigError if the AWS settings cannot be used, PermissionRefusedError without credentials.
     """
-    from botocore.exceptions import BotoCoreError
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, NoCredentialsError
 
     def name_cluster(request: Any, **_: object) -> None:
         request.headers[_HEADER] = cluster
 
-    sts = AwsAccount(region).client("sts")
-    sts.meta.events.register("before-sign.sts.GetCallerIdentity", name_cluster)
+    limits = Config(signature_version="v4", connect_timeout=5, read_timeout=10)
     try:
+        sts = boto3_session(region=region).client("sts", config=limits)
+        sts.meta.events.register("before-sign.sts.GetCallerIdentity", name_cluster)
         url = sts.generate_presigned_url("get_caller_identity", ExpiresIn=_SIGNED_SECONDS, HttpMethod="GET")
-    except BotoCoreError as error:
-        what = f"sign a token for the EKS cluster {cluster}"
-        raise connection_error(error, what, region=region) from None
-    return _PREFIX + base64.urlsafe_b64encode(str(url).encode()).rstrip(b"=").decode()
+        return _PREFIX + base64.urlsafe_b64encode(str(url).encode()).rstrip(b"=").decode()
+    except NoCredentialsError:
+        raise PermissionRefusedError(
+            f"There are no AWS credentials to sign a token for the EKS cluster {cluster} with; set "
+            "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"The AWS settings cannot be used: {error}") from None
