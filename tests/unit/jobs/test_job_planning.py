@@ -48,6 +48,7 @@ WRONG: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("compute.strategy=single",), {"nodes": 2}, "compute.strategy is single"),
     (("compute.strategy=fsdp", "compute.tensor_parallel=2"), {"gpus_per_node": 7}, "does not divide the 7"),
     (("training.batch_size=65536",), {}, "does not fit: a GPU needs"),
+    ((), {"kind": "hyperpod"}, "p5.48xlarge is not an instance type of HyperPod"),
     *(
         ((), {"kind": kind, "ray_cluster": "shared"}, "use --kind raycluster")
         for kind in ("rayjob", "pytorchjob", "trainjob")

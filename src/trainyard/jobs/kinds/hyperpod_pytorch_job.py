@@ -7,6 +7,7 @@ operator restarts processes first, then the complete job; how it judges exit cod
 types are those that its command line and AWS's samples read.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.cluster.needed_apis import Controller, NeededApi
@@ -20,6 +21,13 @@ from trainyard.jobs.state.reading import Reading, count, field_of
 CONTAINER = "pytorch"
 AGENT_PORT = 8080
 _COUNTED_SECONDS = 6 * 3600
+
+
+def find_problems(plan: JobSpec) -> Iterator[str]:
+    if plan.instance_type and not plan.on_hyperpod:
+        yield (
+            f"--kind hyperpod: {plan.instance_type} is not an instance type of HyperPod: those begin with ml."
+        )
 
 
 def render(plan: JobSpec) -> Manifests:
@@ -71,6 +79,7 @@ KIND = JobKind(
     trial_spec=lambda template, _: {"replicaSpecs": [{"name": "pods", "replicas": 1, "template": template}]},
     has_dry_run=False,
     longest_name=63 - len("-pods-00000"),
+    find_problems=find_problems,
     render=render,
     read_status=read_status,
     pod_label="job-name",

@@ -26,7 +26,7 @@ from typing import Any
 from trainyard.cluster.needed_apis import Controller, NeededApi
 from trainyard.cluster.pod_fragment import merge_fragment
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed
-from trainyard.jobs.job_object import KIND_LABEL, job_object, part_object
+from trainyard.jobs.job_object import KIND_LABEL, LABEL, job_object, part_object
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index
@@ -47,6 +47,7 @@ from trainyard.watch.failure_classes import FailureClass
 Json = Mapping[str, Any]
 LONGEST_NAME = 47
 """KubeRay's limit for RayJobs."""
+_LONGEST_CLUSTER = 53
 API = "ray.io/v1"
 SUBMITTED_AS = "rayjob"
 GROUP = "workers"
@@ -60,8 +61,14 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 def find_problems(plan: JobSpec) -> Iterator[str]:
     yield from find_entrypoint_problems(plan)
-    if plan.ray_cluster == plan.name:
-        yield f"--ray-cluster {plan.name}: the job has that name; deleting it would delete the cluster"
+    name = plan.ray_cluster
+    if name and not (LABEL.fullmatch(name) and len(name) <= _LONGEST_CLUSTER):
+        yield (
+            f"--ray-cluster {name[:80]!r}: the name of a RayCluster has lower-case letters, digits, "
+            f"dashes, begins with a letter, and has at most {_LONGEST_CLUSTER} characters"
+        )
+    elif name and name == plan.name:
+        yield f"--ray-cluster {name}: the job has that name; deleting it would delete the cluster"
 
 
 def find_entrypoint_problems(plan: JobSpec) -> Iterator[str]:
