@@ -169,6 +169,9 @@ def test_a_ray_cluster_of_the_user_runs_the_job_as_it_is(plane: Any, deploy: Dep
     assert (found["uid"], "labels" in found, "ownerReferences" in found) == (uid, False, False)
     job = f"{JOBS['rayjob']}/on-mine"
     wait_for(lambda: plane.request("GET", job).get("status", {}).get("rayClusterName") == "mine", "KubeRay")
+    other = deploy(*given[:-3], "on-mine-2", "--num-nodes", "3")
+    assert other.returncode == 2
+    assert "it has 2 pods with 8 GPUs, and --num-nodes is 3" in " ".join(other.stderr.split())
     for path in (job, f"{JOBS['raycluster']}/mine"):
         plane.request("DELETE", path, {"propagationPolicy": "Background"})
 

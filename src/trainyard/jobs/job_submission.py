@@ -24,6 +24,7 @@ from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
 from trainyard.jobs.job_spec import JobSpec, spec_from_json
 from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
+from trainyard.jobs.kinds.ray_cluster import find_misfits
 from trainyard.jobs.state.reading import annotations_of, field_of, read_labels
 from trainyard.run.identity import JOB_FILE
 
@@ -130,14 +131,16 @@ def is_deployed(find: Callable[[Json], Json | None], plan: JobSpec, manifests: M
 
 
 def require_ray_cluster(find: Callable[[Json], Json | None], plan: JobSpec, manifests: Manifests) -> None:
-    """Raise ConfigError if the RayCluster that a new job names does not exist."""
+    """Raise ConfigError if the RayCluster that a new job names does not exist, or cannot run it."""
     if not plan.ray_cluster or find(manifests.job) is not None:
         return
     metadata = {"name": plan.ray_cluster, "namespace": plan.namespace}
-    if find({"apiVersion": ray_cluster.API, "kind": "RayCluster", "metadata": metadata}) is None:
+    found = find({"apiVersion": ray_cluster.API, "kind": "RayCluster", "metadata": metadata})
+    misfits = ["there is none"] if found is None else [*dict.fromkeys(find_misfits(found, plan))]
+    if misfits:
         raise ConfigError(
-            f"--ray-cluster {plan.ray_cluster}: there is none in {plan.namespace}. Nothing was sent. Name "
-            "another RayCluster, or omit it for one of the job's own"
+            f"--ray-cluster {plan.ray_cluster}: it cannot run this job: {'; '.join(misfits)}. Nothing was "
+            "sent. Name another RayCluster, or omit it for one of the job's own"
         )
 
 

@@ -1,11 +1,14 @@
 """Plans that cannot run are refused before they are sent: every rule alone, and all of them at once."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.jobs.plans import config, instance_for, objects, plan, request
+from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
 from trainyard.errors import ConfigError, DamagedFileError
 from trainyard.jobs import job_submission
@@ -209,15 +212,65 @@ def test_a_part_of_another_job_is_left_alone(kind: str) -> None:
     assert not is_deployed(lambda body: body if body in parts else None, made)
 
 
-def test_a_ray_cluster_of_the_user_is_used_if_it_exists() -> None:
+def own_cluster(change: Callable[[Any], object] = lambda spec: None, *, scales: bool = False) -> Any:
+    """A RayCluster that somebody made: a head without GPUs, and 2 workers with 8."""
+    (rendered,) = KINDS["raycluster"].render(plan(kind="raycluster", nodes=3)).parts
+    spec = json.loads(json.dumps(rendered["spec"]))
+    del spec["headGroupSpec"]["template"]["spec"]["containers"][0]["resources"]
+    if scales:
+        spec["enableInTreeAutoscaling"] = True
+        spec["workerGroupSpecs"][0] |= {"replicas": 0, "minReplicas": 0}
+    change(spec)
+    cluster = {"kind": "RayCluster", "metadata": {"name": "mine"}, "spec": spec}
+    return lambda body: cluster if name_and_kind(body) == ("RayCluster", "mine") else None
+
+
+def group_of(spec: Any) -> Any:
+    return spec["workerGroupSpecs"][0]
+
+
+def worker_of(spec: Any) -> Any:
+    return group_of(spec)["template"]["spec"]
+
+
+def container_of(spec: Any) -> Any:
+    return worker_of(spec)["containers"][0]
+
+
+MISFITS: dict[str, Callable[[Any], object]] = {
+    "it has 1 pod with 8 GPUs, and --num-nodes is 2": lambda s: group_of(s).update(replicas=1, maxReplicas=1),
+    "it has 0 pods with 8 GPUs": lambda s: container_of(s).pop("resources"),
+    "it has 0 pods with 8 GPUs, and": lambda s: group_of(s).update(suspend=True),
+    "does not mount the claim fsx at /checkpoints": lambda s: container_of(s).pop("volumeMounts"),
+    "one of its pods does not mount the claim": lambda s: worker_of(s).pop("volumes"),
+    "its pods run the image b.io:5000/ray:2": lambda s: container_of(s).update(image="b.io:5000/ray:2"),
+}
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: bool) -> None:
     made = plan(kind="raycluster", nodes=2, ray_cluster="mine")
     manifests = KINDS["raycluster"].render(made)
+
     assert not manifests.before_job
-    job_submission.require_ray_cluster(lambda b: b if b["kind"] == "RayCluster" else None, made, manifests)
-    with pytest.raises(ConfigError, match="there is none in team"):
-        job_submission.require_ray_cluster(lambda _: None, made, manifests)
-    # A job that exists is followed, whatever became of its cluster.
-    job_submission.require_ray_cluster(lambda b: b if b["kind"] == "RayJob" else None, made, manifests)
+
+    def require(find: Callable[[Any], Any]) -> None:
+        job_submission.require_ray_cluster(find, made, manifests)
+
+    def with_job(find: Callable[[Any], Any], body: Any) -> Any:
+        return body if body["kind"] == "RayJob" else find(body)
+
+    moved = IMAGE.partition("@")[0] + ":2026"
+    for fits in (lambda _: None, lambda s: worker_of(s)["containers"][0].update(image=moved)):
+        require(own_cluster(fits, scales=scales))
+    with pytest.raises(ConfigError, match="there is none"):
+        require(lambda _: None)
+    for words, change in MISFITS.items():
+        find = own_cluster(change, scales=scales)
+        with pytest.raises(ConfigError) as raised:
+            require(find)
+        assert words in str(raised.value)
+        require(partial(with_job, find))  # a job that exists is followed, whatever became of its cluster
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])

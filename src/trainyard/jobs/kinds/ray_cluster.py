@@ -1,7 +1,7 @@
 """RayCluster of KubeRay, `ray.io/v1`, and a RayJob that runs the command on it.
 
 The first node is the head, which has GPUs like the others. The cluster belongs to the job; or the job names a
-RayCluster that is there, which is used as it is: whether its pods can run the plan is not checked.
+RayCluster that is there, which is used as it is, if its pods can run the plan.
 
 A program that runs in every pod is started on each node by `trainyard step ray`, which also sets what
 other operators set: the number of nodes, the node's rank, and the address of the first. Ray's own drivers run
@@ -29,7 +29,7 @@ from trainyard.jobs.job_kind import JobKind, Manifests, Observed
 from trainyard.jobs.job_object import KIND_LABEL, LABEL, job_object, part_object
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec, Program
 from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_template
-from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index
+from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
     Phase,
@@ -41,6 +41,7 @@ from trainyard.jobs.state.reading import (
     read_labels,
     true_conditions,
 )
+from trainyard.plan.instances import GPU
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.watch.failure_classes import FailureClass
 
@@ -218,6 +219,40 @@ def count_ray_pods(spec: Json) -> int | None:
         count(g.get("minReplicas") if scales else g.get("replicas"), 0) * count(g.get("numOfHosts"), 1)
         for g in groups
     )
+
+
+def find_misfits(cluster: Json, plan: JobSpec) -> Iterator[str]:
+    """Yield the reasons why an existing RayCluster, made by somebody else, cannot run the plan."""
+    spec = cluster.get("spec") or {}
+    pods = [(1, field_of(spec, "headGroupSpec", "template") or {})]
+    limit = "maxReplicas" if spec.get("enableInTreeAutoscaling") is True else "replicas"
+    for group in spec.get("workerGroupSpecs") or ():
+        number = count(group.get(limit), 0) * count(group.get("numOfHosts"), 1)
+        pods.append((0 if group.get("suspend") else number, group.get("template") or {}))
+    able = [(number, each["spec"]) for number, each in pods if _gpus_of(each) >= plan.resources.gpus]
+    if (found := sum(number for number, _ in able)) < plan.nodes:
+        each = f" with {plan.resources.gpus} GPUs" if plan.resources.gpus else ""
+        yield f"it has {found} pod{'' if found == 1 else 's'}{each}, and --num-nodes is {plan.nodes}"
+    repository = re.split(r"@|:(?!.*/)", plan.image)[0]
+    for _, pod in able:
+        container = pod["containers"][0]
+        if plan.claim and plan.claim not in _claims_at(plan.mount_path, pod):
+            yield f"one of its pods does not mount the claim {plan.claim} at {plan.mount_path}"
+        if re.split(r"@|:(?!.*/)", str(container.get("image")))[0] != repository:
+            yield f"its pods run the image {container.get('image')}, which --image-uri must name"
+
+
+def _gpus_of(template: Json) -> int:
+    containers: list[Json] = field_of(template, "spec", "containers") or [{}]
+    return whole_number(str(field_of(containers[0], "resources", "limits", GPU) or 0)) or 0
+
+
+def _claims_at(path: str, pod: Json) -> list[Any]:
+    """Return the claims that the pod's Ray container mounts at `path`."""
+    mounts = pod["containers"][0].get("volumeMounts") or ()
+    names = [each.get("name") for each in mounts if each.get("mountPath") == path]
+    volumes = [each for each in pod.get("volumes") or () if each.get("name") in names]
+    return [field_of(each, "persistentVolumeClaim", "claimName") for each in volumes]
 
 
 def make_trial_cluster(template: Json) -> dict[str, Any]:
