@@ -135,7 +135,8 @@ def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
         display.begin(checkpoint.path, checkpoint.size)
         with terminal.show_live(display):
             copied = copy_to_folder(source, checkpoint, args.to, progress=display.advance)
-        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "sha256": copied.sha256}
+        data |= {"copied": True, "fetched_bytes": copied.fetched_bytes, "kept_files": copied.kept_files}
+        data |= {"cuts": copied.cuts, "sha256": copied.sha256}
         line = copy_line(data)
         output.announce("copied", line, "ok")
     if args.json:

@@ -122,7 +122,7 @@ def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
     assert there == expected
     assert data["sha256"] == digests(volume / path)
     again = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
-    assert again["fetched_bytes"] == 0
+    assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
 
 
 @pytest.mark.usefixtures("writer")
@@ -152,4 +152,5 @@ def test_a_copy_goes_on_through_a_restart_of_the_api_server(
         nodes.plane.restart("kube-apiserver")
         _, err = copy.communicate(timeout=300)
     assert copy.returncode == 0, err
+    assert json.loads(out)["cuts"] > 0
     assert digests(tmp_path / "step-1") == digests(volume / "large" / "step-1")

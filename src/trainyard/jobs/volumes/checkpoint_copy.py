@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -35,6 +36,8 @@ class CopyReport:
     """Path relative to the checkpoint -> digest, equal on both ends."""
     fetched_bytes: int = 0
     """Bytes transferred in this call; the others were there already."""
+    kept_files: int = 0
+    cuts: int = 0
 
 
 def copy_to_folder(
@@ -45,7 +48,7 @@ def copy_to_folder(
     progress: Callable[[int], None],
     wait: Callable[[float], None] = time.sleep,
 ) -> CopyReport:
-    """Copy the checkpoint to a folder of its name below `to`.
+    """Copy the checkpoint to a folder of its name below `to`, with the trackers that point at it.
 
     Raises CheckpointError if a file changes or differs from its manifest, ServiceTroubleError if the
     connection stays broken; a later call continues where this one ended.
@@ -61,6 +64,12 @@ def copy_to_folder(
         copier.copy(file, relative, folder / relative, checkpoint.sha256.get(file.path))
     if folder is partial:
         partial.rename(final)
+    step = "release" if checkpoint.step is None else str(checkpoint.step)
+    for tracker in (to / PurePosixPath(each.path).name for each in checkpoint.trackers):
+        if not _is_later(tracker, step):
+            new = tracker.with_name(f".{tracker.name}.{os.getpid()}")
+            new.write_text(step)
+            new.replace(tracker)
     return copier.report
 
 
@@ -76,12 +85,14 @@ class _Copier:
     def copy(self, file: VolumeFile, name: str, path: Path, claimed: str | None) -> None:
         """Copy a file to `path`; `claimed` is its digest by a manifest."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        was_there, before = path.exists(), self.report.fetched_bytes
         digest = self._fetch_and_verify(file, path)
         if claimed not in (None, digest):
             path.unlink()
             raise CheckpointError(
                 f"{file.path}: SHA-256 {digest[:12]}… in the pod, its manifest says {str(claimed)[:12]}…"
             )
+        self.report.kept_files += was_there and self.report.fetched_bytes == before
         self.report.sha256[name] = digest
 
     def _fetch_and_verify(self, file: VolumeFile, path: Path) -> str:
@@ -113,6 +124,7 @@ class _Copier:
                     os.fsync(target.fileno())
                     return sent, digest.hexdigest()
                 except ServiceTroubleError as error:
+                    self.report.cuts += 1
                     failures = 1 if self.report.fetched_bytes > before else failures + 1
                     if failures > len(PAUSES):
                         raise
@@ -136,3 +148,10 @@ def _require_space(
     wanted, free = max(0, checkpoint.size - there), usage(folder).free
     if wanted + _SPARE_BYTES > free:
         raise ConfigError(f"{folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed")
+
+
+def _is_later(tracker: Path, step: str) -> bool:
+    """Return whether an existing tracker points at a later step than this one."""
+    with suppress(OSError, ValueError):
+        return int(tracker.read_text()) > int(step)
+    return False

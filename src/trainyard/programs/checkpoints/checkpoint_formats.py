@@ -64,6 +64,8 @@ class FoundCheckpoint:
     """`guessed` if the step is only a number in a name."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """Path of a file -> its digest, if the checkpoint's own manifest has it."""
+    trackers: tuple[VolumeFile, ...] = ()
+    """Files beside the folder that its framework reads to find it."""
     is_weights_alone: bool = False
     """Whether the framework that wrote it saved no optimizer: resumed from, that would start from zero."""
     needs_quiet: bool = False
@@ -447,7 +449,7 @@ def _tracked(listing: VolumeListing, found: FoundCheckpoint, name: str) -> Found
     tracker = _beside(listing, found.path, name)
     if tracker is None:
         return _judged(found, [f"no {name} marks it as complete"])
-    stated = (tracker.text or "").strip()
+    found, stated = replace(found, trackers=(tracker,)), (tracker.text or "").strip()
     step = _step_in_name(stated)
     if stated == PurePosixPath(found.path).name:
         return replace(found, why=f"{name} says {stated}")

@@ -185,8 +185,10 @@ def checkpoint_lines(found: Sequence[Json], *, where: str, width: int) -> list[s
 
 def copy_line(data: Json) -> str:
     """The result of a copy in one sentence."""
+    kept = f", {data['kept_files']} of {data['files']} files were there already" if data["kept_files"] else ""
+    cuts = f", after {data['cuts']} lost connections" if data["cuts"] else ""
     files = f"{data['files']} files, {format_size(data['bytes'])}"
-    return f"{data['path']}: {files}, SHA-256 equal on both ends"
+    return f"{data['path']}: {files}, SHA-256 equal on both ends{kept}{cuts}"
 
 
 def manifest_diff(written: Json, sent: Json, others: Sequence[Json]) -> list[str]:

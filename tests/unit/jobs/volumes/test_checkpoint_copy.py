@@ -64,18 +64,24 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
-def test_a_copy_has_the_same_bytes_and_its_digests(server: ExecServer, volume: Path, tmp_path: Path) -> None:
+def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
+    server: ExecServer, volume: Path, tmp_path: Path
+) -> None:
     done = copied(server, tmp_path / "out")
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
     assert done.sha256 == shapes.digests(volume / "global_step_5") and len(done.sha256) == 8
+    assert (done.cuts, done.kept_files) == (0, 0)
+    assert (tmp_path / "out" / shapes.TRACKER).read_text() == "5"
     assert not list((tmp_path / "out").glob(".*"))
-    assert copied(server, tmp_path / "out").fetched_bytes == 0
+    again = copied(server, tmp_path / "out")
+    assert (again.kept_files, again.fetched_bytes) == (8, 0)
 
 
 def test_cuts_at_any_byte_are_gone_on_from(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     checkpoint = newest(server)
     server.cuts = [1, 70_000, 5, 100_000, 200_000, 0, 3]
     done = copied(server, tmp_path / "out", checkpoint)
+    assert done.cuts == 5, "two of the files were shorter than that"
     assert done.fetched_bytes == checkpoint.size, "no byte came twice"
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
 
@@ -144,6 +150,13 @@ def test_a_disk_that_is_too_small_is_told_first(
     monkeypatch.setattr(checkpoint_copy, "_SPARE_BYTES", 1 << 60)
     with pytest.raises(ConfigError, match="GB are free"):
         copied(server, tmp_path / "out", checkpoint)
+
+
+def test_an_older_copy_does_not_move_the_tracker_back(server: ExecServer, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / shapes.TRACKER).write_text("7")
+    copied(server, tmp_path / "out")
+    assert (tmp_path / "out" / shapes.TRACKER).read_text() == "7"
 
 
 def test_a_pod_without_python_or_with_a_broken_one_is_told(server: ExecServer, tmp_path: Path) -> None:
