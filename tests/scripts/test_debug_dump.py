@@ -85,10 +85,15 @@ def plant_job(cluster: MemoryCluster) -> str:
     lines = (f"token {TOKEN}", f"my {secret}", "Killed")
     for name in cluster.logs:
         cluster.logs[name] = PodLog([*lines])
+    cluster.objects["/version"] = {"gitVersion": "v1.33.1"}
+    cluster.objects["/api/v1/nodes/gpu-7"] = {
+        "metadata": {"name": "gpu-7", "labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}},
+        "status": {"addresses": [{"address": "10.1.2.3"}], "conditions": [{"type": "Ready"}]},
+    }
     return secret
 
 
-def test_a_job_has_its_pods_logs_and_events_and_no_secret(
+def test_a_job_has_its_cluster_pods_logs_and_events_and_no_secret(
     cluster: MemoryCluster, kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = plant_job(cluster)
@@ -100,12 +105,25 @@ def test_a_job_has_its_pods_logs_and_events_and_no_secret(
     texts = read_archive(file)
     assert {"status.json", "events.json", "job.json", "pods.json", "explanation.txt"} <= set(texts)
     assert json.loads(texts["explanation.json"])["class"] == "oom-host"
+    facts = json.loads(texts["cluster.json"])
+    assert facts["version"]["gitVersion"] == "v1.33.1"
+    assert facts["nodes"]["gpu-7"]["labels"] == {"node.kubernetes.io/instance-type": "p5.48xlarge"}
     logs = [text for name, text in texts.items() if name.startswith("logs/")]
     assert logs and all(text for text in logs)
     shown = json.loads(texts["pods.json"])[0]["spec"]["containers"][0]["env"]
     assert [each["value"] for each in shown] == ["(left out)", "(left out)", "INFO", "(left out)"]
     assert not any(hidden in text for text in texts.values() for hidden in (secret, TOKEN, "of this machine"))
     assert json.loads(texts["machine/environment.json"])["ANYTHING_AT_ALL"] == "(left out)"
+
+
+def test_what_the_cluster_refuses_is_named_and_the_rest_is_there(
+    cluster: MemoryCluster, kubeconfig: str, tmp_path: Path
+) -> None:
+    plant_job(cluster)
+    cluster.fault("GET", "/nodes/gpu-7", 403)
+    file = tmp_path / "dump.tar.gz"
+    assert debug_dump.main(["job", "--output", str(file), "--kubeconfig", kubeconfig]) == 0
+    assert "refused" in json.loads(read_archive(file)["cluster.json"])["nodes"]["gpu-7"]
 
 
 @pytest.mark.parametrize(

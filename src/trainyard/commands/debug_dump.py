@@ -1,7 +1,7 @@
 """Write one archive about a failed run or job, to send to whoever helps.
 
 It has the explanation of the failure, the records and the plan, the ends of the logs, the versions of all
-packages, the GPUs, and for a job its state, events and pods. Environment variables that set up
+packages, the GPUs, and for a job its state, events, pods and nodes. Environment variables that set up
 training are written with their values (VARIABLES), all others, also in manifests, as names only. Secrets
 are replaced as in a run's records (`config.secret_filter`).
 
@@ -18,12 +18,14 @@ import os
 import platform
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard import __version__
+from trainyard.cluster.server_side_apply import path_part
 from trainyard.command import arguments
 from trainyard.command.cluster_options import check_cluster_options
 from trainyard.command.parser import add_option, script_parser
@@ -36,12 +38,15 @@ from trainyard.commands.explain import (
 from trainyard.commands.job import open_jobs
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.config.secret_forms import is_secret_name
-from trainyard.errors import ConfigError, ExitCode
+from trainyard.errors import ConfigError, ExitCode, ServiceError
 from trainyard.gateways.local_machine import installed_versions
 from trainyard.gateways.nvidia import query_gpus
 from trainyard.jobs.job_reader import event_records
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.run.run_advice import advice
+
+if TYPE_CHECKING:
+    from trainyard.gateways.kubernetes.api import Api
 
 LAST_BYTES = 1 << 20
 """Number of bytes that are kept from the end of each file."""
@@ -119,11 +124,38 @@ def job_texts(args: argparse.Namespace) -> dict[str, str]:
         "explanation.txt": "\n".join(explanation_lines(found)),
         "explanation.json": as_json(found.record()),
         "status.json": as_json(judge_job(observed).record()),
-        "events.json": as_json(event_records(observed.events, now=observed.now)),
+        "events.json": json_or_refusal(lambda: event_records(reader.all_events(observed), now=observed.now)),
         "job.json": as_json(without_values(observed.job)),
         "pods.json": as_json(without_values(list(pods))),
+        "cluster.json": as_json(cluster_facts(reader.api, pods)),
     }
     return texts | {f"logs/{log.name.replace('/', '.')}.log": "\n".join(log.lines) for log in failure.logs}
+
+
+def json_or_refusal(read: Callable[[], Any]) -> str:
+    """Return the result of `read` as JSON, or the reason why the cluster refuses it."""
+    try:
+        return as_json(read())
+    except ServiceError as error:
+        return as_json({"refused": str(error)})
+
+
+def cluster_facts(api: "Api", pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the version of the cluster, and the facts about the nodes of the pods."""
+    names = {str(name) for pod in pods if (name := (pod.get("spec") or {}).get("nodeName"))}
+    paths = {"version": "/version"} | {name: f"/api/v1/nodes/{path_part(name)}" for name in sorted(names)}
+    found = {name: json.loads(json_or_refusal(partial(api.get, path))) for name, path in paths.items()}
+    version = found.pop("version")
+    return {"version": version, "nodes": {name: node_facts(raw) for name, raw in found.items()}}
+
+
+def node_facts(raw: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return labels, taints, conditions, sizes and versions of a node, without its addresses."""
+    if raw is None or "refused" in raw:
+        return raw or {"refused": "this node no longer exists"}
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
+    kept = {name: status.get(name) for name in ("conditions", "allocatable", "capacity", "nodeInfo")}
+    return {"labels": (raw.get("metadata") or {}).get("labels"), "taints": spec.get("taints"), **kept}
 
 
 def without_values(value: Any) -> Any:
