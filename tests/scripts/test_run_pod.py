@@ -192,3 +192,5 @@ def test_ray_is_asked_for_only_when_something_is_started(program: Program) -> No
     done = program("step ray", "--num-nodes", "2", "--dry-run", "--", "torchrun", "train.py")
     found = json.loads(done.stdout)
     assert found == {"schema_version": 1, "nodes": 2, "command": ["torchrun", "train.py"], "files": []}
+    damaged = program("step ray", "--", "true", TRAINYARD_FILES="[]")
+    assert (damaged.returncode, "TRAINYARD_FILES" in damaged.stderr) == (2, True)

@@ -76,8 +76,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--namespace", "NAME", "default: the context's, else `default`", type=name, default="")
     for flag, metavar, meaning in TEXTS:
         parser.add_argument(flag, default="", metavar=metavar, help=meaning)
-    which = "with copy: a step, or newest, the default"
-    add_option(parser, "--step", "S|newest", which, type=arguments.step_or_newest)
+    add_option(parser, "--step", "S|newest", "with copy: a step, or newest; default: newest", default="")
     add_option(parser, "--to", "DIR", "with copy: a folder of this machine", type=arguments.path)
     add_option(parser, "--python", "NAME", "Python in the pod; default: python3", default="python3")
     start = "time limit for the start of the small pod; default: 5m"
@@ -95,6 +94,12 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             parser.error(f"{args.command} needs --{name.replace('_', '-')}")
     if args.pod and not args.path.startswith("/"):
         parser.error("--pod needs --path with an absolute folder in the pod")
+    if args.step not in ("", "newest") and arguments.step(args.step) is None:
+        parser.error(f"--step {arguments.quote(args.step)} is neither a step nor newest")
+    if args.to and args.to.parts[0].endswith(":"):  # a path has one slash of a URL's two
+        parser.error(
+            "--to names a folder; `trainyard store sync --checkpoint` stores a checkpoint from there"
+        )
     check_cluster_options(parser, args)
 
 
@@ -125,7 +130,7 @@ def show(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundChe
 
 
 def copy(args: argparse.Namespace, source: "VolumeSource", found: "list[FoundCheckpoint]") -> int:
-    checkpoint = choose_checkpoint(found, args.checkpoint, args.step)
+    checkpoint = choose_checkpoint(found, args.checkpoint, arguments.step(args.step))
     data: dict[str, Any] = {**checkpoint.record(), "from": str(source), "to": str(args.to)}
     if args.dry_run:
         data |= {"copied": False}

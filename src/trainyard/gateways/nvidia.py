@@ -194,7 +194,7 @@ def read_compute_processes(text: str) -> tuple[ComputeProcess, ...]:
     found = []
     for line in text.splitlines():
         columns = line.strip().split(", ")
-        if len(columns) < 4 or not columns[0].isdecimal() or not columns[-1].startswith("GPU-"):
+        if len(columns) < 4 or not columns[0].isdecimal() or not columns[-1].startswith(("GPU-", "MIG-")):
             continue
         # A name may hold a comma, so the columns behind it are taken from the end.
         pid, *name, memory, gpu = columns

@@ -179,9 +179,17 @@ def _node_class() -> type:
 
 
 def parse_job_files(text: str) -> dict[str, str]:
-    """Return the files of the variable's value."""
-    files: dict[str, str] = json.loads(text or "{}")
-    return files
+    """Return the files of the variable's value. Raises ConfigError for anything else.
+
+    Kubernetes replaces `$(NAME)` in it by variables that other people set.
+    """
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"{VARIABLE}: not a JSON object of paths and texts")
+    return found
 
 
 def place_files(environment: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.checkpoint_shapes import dcp, digests, plant_all
+from tests.integration.checkpoint_shapes import TRACKER, dcp, digests, plant_all
 from tests.integration.nodes.conftest import IMAGE, SPACE, Nodes
 from tests.waiting import wait_for
 
@@ -119,8 +119,10 @@ def test_each_format_is_copied_out_while_a_pod_writes_beside_it(
     name = path.rpartition("/")[2]
     expected = {f"{name}/{file}": sha256 for file, sha256 in digests(volume / path).items()}
     there = digests(tmp_path)
-    assert there == expected
+    assert {file: sha256 for file, sha256 in there.items() if file.startswith(f"{name}/")} == expected
     assert data["sha256"] == digests(volume / path)
+    beside = {TRACKER} if NEWEST[path] in ("verl", "megatron") else set()
+    assert set(there) - set(expected) == beside
     again = copied(nodes, *source, "--checkpoint", path, "--to", str(tmp_path))
     assert (again["fetched_bytes"], again["kept_files"]) == (0, len(expected))
 
@@ -150,7 +152,7 @@ def test_a_copy_goes_on_through_a_restart_of_the_api_server(
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as copy:
         wait_for(lambda: size_of(tmp_path / ".step-1.partial") > 20 << 20, "bytes")
         nodes.plane.restart("kube-apiserver")
-        _, err = copy.communicate(timeout=300)
+        out, err = copy.communicate(timeout=300)
     assert copy.returncode == 0, err
     assert json.loads(out)["cuts"] > 0
     assert digests(tmp_path / "step-1") == digests(volume / "large" / "step-1")

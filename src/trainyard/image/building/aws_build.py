@@ -69,14 +69,19 @@ class AwsBuilder:
         for request in requests:
             if not held[request.image][0]:
                 self._require_free_tags(request)
-        return [self._build_one(one, *held[one.image]) for one in requests]
+        starts = {
+            one.image: self._start(one, held[one.image][0]) for one in requests if not held[one.image][1]
+        }
+        return [self._build_one(one, held[one.image][0], starts.get(one.image)) for one in requests]
 
-    def _build_one(self, request: BuildRequest, held: str, has_passed: bool) -> dict[str, Any]:
-        """Return the result; `held` is the digest that ECR has, empty if the image is to be built."""
+    def _build_one(
+        self, request: BuildRequest, held: str, start: Callable[[int], str] | None
+    ) -> dict[str, Any]:
+        """Return the result; `held` is the digest that ECR has, `start` a build or a check that is needed."""
         existing = {"uri": self._uri(request, held), "digest": held, "built": False}
-        if has_passed:
+        if start is None:
             return request.record() | existing
-        ended = self.poll.follow(request.image, self._start(request, held))
+        ended = self.poll.follow(request.image, start)
         if held:
             exported_answers(ended, self._uri(request, held), self.level, self.buildspec)
             return request.record() | existing

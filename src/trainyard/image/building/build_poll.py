@@ -48,8 +48,8 @@ class BuildPoll:
         end = self.clock() + self.seconds
         for attempt in range(1, self.most_attempts + 1):
             build_id = start(attempt)
-            self.log(image, f"build {build_id} started" + (f", attempt {attempt}" if attempt > 1 else ""))
-            state = self._follow_once(image, build_id, end)
+            again = f", attempt {attempt}" if attempt > 1 else ""
+            state = self._follow_once(image, build_id, end, f"build {build_id} started{again}")
             if state.status == "SUCCEEDED":
                 return state
             if attempt == self.most_attempts or not can_retry(state):
@@ -59,13 +59,14 @@ class BuildPoll:
             )
         raise self._failure(image, state, attempt)
 
-    def _follow_once(self, image: str, build_id: str, end: float) -> "BuildState":
+    def _follow_once(self, image: str, build_id: str, end: float, started: str) -> "BuildState":
         def report(phase: "CodeBuildPhase") -> None:
             seconds = f" in {phase.seconds:.0f} s" if phase.seconds is not None else ""
             self.log(image, f"phase {phase.name} {phase.status.lower()}{seconds}")
 
         with contextlib.ExitStack() as undo:
             undo.callback(lambda: self.log(image, self._stop(build_id)))
+            self.log(image, started)
             left = end - self.clock()
             state = self.builds.follow(build_id, report, poll_seconds=self.poll_seconds, seconds=left)
             if state.status == "IN_PROGRESS":
