@@ -303,15 +303,24 @@ def _serve(path: str) -> dict[str, Any]:
     while True:
         ready, _, _ = select.select([listener.fileno(), users], [], [])
         if users in ready:
-            shutil.rmtree(Path(path).parent, ignore_errors=True)
-            Path(f"{Path(path).parent}.lock").unlink(missing_ok=True)
-            os._exit(0)
+            _end_without_users(users, Path(path).parent)
+            continue
         link, _ = listener.accept()
         if not os.fork():
             listener.close()
             os.close(users)
             return _keep(link, Path(path).parent)
         link.close()
+
+
+def _end_without_users(users: int, folder: Path) -> None:
+    """End the server, unless a process of the tests has just joined."""
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if select.select([users], [], [], 0)[0]:
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(lock.name).unlink()
+            os._exit(0)
 
 
 def _keep(link: socket.socket, records: Path) -> dict[str, Any]:

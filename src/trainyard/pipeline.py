@@ -98,7 +98,7 @@ def plan_text(steps: Sequence[Step]) -> str:
 class Pipeline(ProgramOrder):
     """The settings of a run, which are those of its training and more, and its steps."""
 
-    run_dir: Path
+    run_dir: Path = field()
     store: str
     """Address of the store; empty only in a pod, which then does not store the run."""
     run_number: int | None = None

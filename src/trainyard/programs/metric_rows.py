@@ -309,12 +309,16 @@ class MetricRows:
         """Return whether the first printed losses are those of the optimizer's steps, and so of the training.
 
         Its lines go beyond the optimizer's steps if it leaves out batches, such as those with a loss of NaN.
-        Programs count from 0 or from 1.
+        Programs count from 0 or from 1, and a process that resumes counts its own steps.
         """
-        printed, observed = self.tables[Source.PRINTED], self.tables[Source.OBSERVED]
-        for more in (0, 1) if printed.has_text else ():
+        printed, observed, before = (
+            self.tables[Source.PRINTED],
+            self.tables[Source.OBSERVED],
+            self._resumed_at,
+        )
+        for shift in (0, 1, -before, 1 - before) if printed.has_text else ():
             pairs = (
-                (row.get("loss"), observed.rows.get(step + more, {}).get("loss"))
+                (row.get("loss"), observed.rows.get(step + shift, {}).get("loss"))
                 for step, row in printed.rows.items()
             )
             known = (

@@ -190,7 +190,8 @@ class Observations:
             process.steps, process.of_passes = 0, False
         if step is not None and step > process.steps and process.of_passes == event.of_passes:
             process.steps, process.last_step = step, self._count
-            process.error = None  # it has survived what a notebook has shown
+            if not isinstance(event, ObservedFact) or event.kind != "exit":
+                process.error = None  # it has survived what a notebook has shown
 
     @property
     def _leaders(self) -> list[_Process]:

@@ -161,12 +161,13 @@ def train_and_fail(more):
     raise ValueError("in a thread")
 
 def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1, phase=0, wrapped=False,
-          tasks=False):
+          tasks=0):
     if groups > 1:
         sys.modules["deepspeed"] = sys  # its ZeRO-3 steps once for each group of parameters
     net = torch.nn.Linear(2, 1)
     stepper = torch.optim.SGD(net.parameters(), lr=0.0 if tasks else 0.1)
-    stepper, second = Wrapper(stepper) if wrapped else stepper, torch.optim.SGD([net.bias], lr=0.0)
+    stepper = Wrapper(stepper) if wrapped else stepper
+    others = [torch.optim.SGD([net.bias], lr=0.0) for _ in range(tasks)]
     for step in range(steps):
         if phase and step == phase:
             first, stepper = stepper, torch.optim.SGD([net.bias], lr=0.1)
@@ -176,9 +177,9 @@ def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1, phas
         printed.append(loss.item())
         for _ in range(groups if optimizer else 0):
             stepper.step()
-        if tasks:
+        for other in others:
             net(torch.ones(1, 2)).square().mean().backward()
-            second.step()
+            other.step()
         stepper.zero_grad()
     torch.save(net.state_dict(), f"{name}.pt")
 
@@ -208,7 +209,8 @@ MODES: dict[str, dict[str, object]] = {
     "in groups": {"steps": 6, "groups": 3},
     "in two phases": {"steps": 6, "phase": 4},
     "by a wrapper": {"steps": 6, "wrapped": True},
-    "of two tasks in turns": {"steps": 6, "tasks": True},
+    "of two tasks in turns": {"steps": 6, "tasks": 1},
+    "of four tasks in turns": {"steps": 6, "tasks": 3},
     "NaN between rows": {"steps": 1200, "nan_at": 1155},
 }
 
@@ -298,6 +300,9 @@ def train(mode, steps=30):
         net.load_state_dict(kept.state_dict())
     saved = kept if mode in ("untrained copy", "average") else net[0] if mode == "frozen part" else net
     saved = {"model": saved.state_dict(), "step": steps}
+    if mode == "the next fold begins":
+        saved = copy.deepcopy(saved)
+        net.load_state_dict(kept.state_dict())
     if mode == "another model":
         saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
     if mode == "other shapes":
@@ -381,6 +386,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "untrained copy": (True, "given", None, None),
     "best state never replaced": (True, "given", None, None),
     "frozen part": (True, "unknown", None, None),
+    "the next fold begins": (True, "", None, None),
     "another model": (True, "other", None, None),
     "other shapes": (True, "other", None, None),
     "bytes": (True, "near", None, None),
@@ -401,7 +407,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
         "RuntimeError: left the loop (ends.py:8)",
         "ends.py",
     ),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:82)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:85)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),

@@ -48,6 +48,7 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
         "none": ([loaded(1), stepped(1, 5), ended(1)], None, None),
         "behind a shell": ([loaded(1, 9), stepped(1, 5), raised(1), ended(1)], own, own),
         "before a step": ([loaded(1), raised(1), ended(1)], own, own),
+        "its steps come with its end": ([loaded(1), raised(1), (1, "exit", {"step": 5})], own, own),
         "the next cell of a notebook trains": (
             [KERNEL, stepped(1, 5), raised(1), stepped(1, 9), ended(1)],
             None,

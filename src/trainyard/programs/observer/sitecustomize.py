@@ -306,6 +306,7 @@ class Weights:
         self._flag: Any = None
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
+        self.has_read = False  # whether the program may have resumed
 
     def watch(self, parameters: Any, is_all: bool = True) -> None:
         """Keep numbers of an owner's parameters before it steps first: those with the largest gradients."""
@@ -372,13 +373,14 @@ class Weights:
         """Return which weights are saved: the `trained` ones, or the `given` ones of before the first step.
 
         Those that are `near` follow from these by more than chance: an average, rounded ones, those of an
-        earlier step, merged adapters. `other` ones have no relation with what is trained. `none`: no tensor
+        earlier step. `other` ones have no relation with what is trained. `none`: no tensor
         is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
         torch, current = self._torch, list(self._current())
         watched = [each for each in current if bool((each[3] != each[2]).any())]
         # A program may load what it had copied before the training, as a best state that was never replaced.
-        are_back = not watched and self.read() is True
+        # After a resume these may be the best ones of the run.
+        are_back = not watched and self._is_all and not self.has_read and self.read() is True
         watched = current if are_back else watched
         tensors = self._tensors_in(saved)
         if tensors == [] and self._samples:
@@ -400,6 +402,8 @@ class Weights:
                     answer = "given"
                 pairs += [(number, found.tolist(), now.tolist(), first.tolist())] if len(found) > 1 else []
         is_near, is_far = compare_numbers(pairs)
+        if are_back:
+            return answer
         if answer or is_near:
             return answer or "near"
         return self._judge_far(tensors, by_shape, has_pairs=bool(pairs), is_far=is_far or not pairs)
@@ -975,9 +979,11 @@ class Observer:
             return  # ZeRO-3 steps once for each group of parameters
         if last is None:
             beside = [each for each, at in steps.items() if at == self.step]
-            is_next = self._backwards and any(quietly(have_common_parameter)(owner, each) for each in beside)
+            may_follow = self._backwards and self._followed != self.step
+            is_next = may_follow and any(quietly(have_common_parameter)(owner, each) for each in beside)
             is_new = not beside or is_next
-            self._followed = self.step + 1 if beside and is_next else 0
+            if is_next:
+                self._followed = self.step + 1
         else:
             is_new = last == self.step
             if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
@@ -1077,6 +1083,7 @@ class Observer:
         """Report what torch.load reads before the second step, by which the program may resume."""
         if self.step <= 1 and self._reads <= MOST_READS and not self._is_idle():
             self._reads += 1
+            self._weights.has_read = True
             where = options.get("f", file)
             if not isinstance(where, os.PathLike):  # a Path has a `name`, too, that of the file alone
                 where = getattr(where, "name", where)
@@ -1160,7 +1167,7 @@ class Observer:
         is_end = trace is not None and trace.tb_frame.f_back is None
         facts = self._describe(error, trace) if is_end else self._thread_exception
         if facts:
-            self.report("exception", **facts)
+            self.report("exception", **facts, **self._place())
 
     def _describe(self, error: Any, trace: Any) -> dict[str, str]:
         """Return the facts of an exception: its type, message and place, and its cause."""
