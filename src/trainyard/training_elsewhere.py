@@ -168,14 +168,14 @@ def follow_pods(training: TrainingElsewhere) -> int:
             f"{kind} {name} is gone from {namespace}: it was deleted before its end was read"
         ) from None
     loop = RetryLoop(api, output.announce, target=target)
-    found = loop.follow_to_end(namespace, name, kind, training.seconds_left(), retries=False)
-    data, code = found.state.record(), found.state.exit_code
+    state = loop.follow_to_end(namespace, name, kind, training.seconds_left(), retries=False)
+    data, code = state.record(), state.exit_code
     report_step(
         state_outputs(data, exit_code=code),
         state_markdown(data, target),
         error=state_error(data, exit_code=code),
     )
-    if not found.state.ended or found.is_waiting:
+    if not state.ended:
         set_output("running", "true")
         (training.run_dir / "running").touch()
         output.announce("job", f"{name} still trains: the next segment follows it", "ok")
@@ -183,7 +183,7 @@ def follow_pods(training: TrainingElsewhere) -> int:
     (training.run_dir / "running").unlink(missing_ok=True)
     try:
         reader = JobReader(api)
-        pods = reader.raw_pods(reader.find_job(namespace, found.state.job, kind))
+        pods = reader.raw_pods(reader.find_job(namespace, state.job, kind))
         save_logs(api, namespace, pods, training.run_dir.parent / "records" / "logs")
     except TrainyardError as error:
         output.announce("logs", f"not saved: {error}", "degraded")

@@ -31,7 +31,7 @@ def test_a_failed_job_that_trains_again_is_seen_and_stopped(tmp_path: Path) -> N
         assert f"and {NODES - 1} more pods after the job had ended" in state.alerts[0]
         announced: list[str] = []
         loop = RetryLoop(reader.api, lambda _phase, text, *_: announced.append(text))
-        assert loop.follow_to_end(NAMESPACE, "again", "trainjob", 60.0, retries=False).state.revived
+        assert loop.follow_to_end(NAMESPACE, "again", "trainjob", 60.0, retries=False).revived
         assert "stopped: suspend trainjobs/again" in announced[-1]
         wait_for(lambda: not here.pods("again"), "the pods to go")
         after = judge_job(reader.observe(reader.find_job(NAMESPACE, "again", "trainjob")))

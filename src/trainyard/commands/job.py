@@ -155,14 +155,12 @@ def delete(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
             f"{job.kind.api_kind} {job.name} in {job.namespace} was not made by Trainyard. To delete it, add "
             "--not-ours. Nothing was deleted"
         )
-    editor = JobEditor(reader, job)
-    if args.dry_run:
-        return report_changes(args, editor.deletions())
-    if not args.no_logs:
+    if not (args.no_logs or args.dry_run):
         folder = args.save or Path("runs", "jobs", job.namespace, job.name, "logs")
         if save(reader, job, folder, reader.raw_pods(job)):
             raise CheckFailedError("Nothing was deleted. Try again, or delete without the logs: --no-logs")
-    return report_changes(args, editor.delete(seconds=args.timeout or 600.0))
+    seconds = args.timeout or 600.0
+    return report_changes(args, JobEditor(reader, job).delete(seconds=seconds, dry_run=args.dry_run))
 
 
 def resubmit(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
@@ -179,7 +177,7 @@ def retry(args: argparse.Namespace, reader: JobReader, job: "FoundJob") -> int:
     if args.dry_run:
         print(loop.preview(job))
         return ExitCode.DONE
-    state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0).state
+    state = loop.follow_to_end(job.namespace, job.name, job.kind.name, args.timeout or 86400.0)
     data = state.record()
     if state.failure and not args.json:  # its reason was printed while it was followed
         del data["failure"]["evidence"][0]

@@ -469,7 +469,7 @@ def deploy(
     if there := is_deployed(partial(find, api), plan, manifests):
         output.announce("job", f"{plan.name} exists already, with the same plan")
     else:
-        submit(api, manifests.job, parts=manifests.parts, shared=manifests.shared)
+        submit(api, manifests)
         output.announce("job", f"{manifests.job['kind']} {plan.name} sent to {plan.namespace}", "ok")
     data: Json = {"job": plan.name, "namespace": plan.namespace, "kind": plan.kind}
     code: int = ExitCode.DONE
@@ -477,7 +477,7 @@ def deploy(
     if wait_seconds is not None or (there and JobReader(api).state(plan.namespace, plan.name, kind).ended):
         loop, seconds = RetryLoop(api, output.announce, target=target), wait_seconds or 60.0
         retries = wait_seconds is not None and plan.auto_retry > 0
-        state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries).state
+        state = loop.follow_to_end(plan.namespace, plan.name, kind, seconds, retries=retries)
         code, data, is_running = state.exit_code, data | state.record(), not state.ended
         if is_running:
             late = f"{state.state.value}: not ended within --timeout, still running"

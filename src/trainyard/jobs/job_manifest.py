@@ -22,7 +22,7 @@ from trainyard.jobs.job_object import JOB_LABEL, record_annotations, record_labe
 from trainyard.jobs.job_spec import JobSpec, PodResources, Program, SecretVariable
 from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
 from trainyard.jobs.pod_template import INSTANCE_TYPE
-from trainyard.jobs.state.reading import field_of, name_of, read_labels
+from trainyard.jobs.state.reading import claims_of, field_of, name_of, read_labels
 from trainyard.plan.instances import EFA, GPU
 
 Json = dict[str, Any]
@@ -87,8 +87,9 @@ class JobManifest:
         own = next((o for o in self.others if (o.get("kind"), name_of(o)) == (kind, name)), None)
         runtime = own or find_runtime({"kind": kind, "name": name}) or {}
         templates = [template for _, template in pod_groups(runtime.get("spec"))]
-        named = (t for t in templates if _find_container(t, self.kind.container))
-        template = deepcopy(next(named, {"spec": {"containers": [{"name": self.kind.container}]}}))
+        trains = self.kind.container
+        named = (t for t in templates if training_container(t, self.kind).get("name") == trains)
+        template = deepcopy(next(named, {"spec": {"containers": [{"name": trains}]}}))
         container = training_container(template, self.kind)
         container.update({key: trainer[key] for key in ("image", "command", "args") if trainer.get(key)})
         if resources := trainer.get("resourcesPerNode"):
@@ -116,6 +117,7 @@ class JobManifest:
         entrypoint = " ".join(own) or str(field_of(self.job, "spec", "entrypoint") or "")
         command = tuple(entrypoint.split()) if self.kind.on_ray else container_command(container)
         gpus, image = _amount(container, GPU), str(container.get("image") or "")
+        all_keys = (each["secretRef"] for each in container.get("envFrom") or () if each.get("secretRef"))
         if _NOT_FILLED_IN.search(image):
             raise _template_error(f"image: {image!r} is not the name of an image")
         return replace(
@@ -139,7 +141,7 @@ class JobManifest:
             zone=None,
             environment=_network_variables(container),
             secrets=tuple(_secrets(container)),
-            secret_environment=next(_secret_environments(container), ""),
+            secret_environment=next((str(s["name"]) for s in all_keys if not s.get("optional")), ""),
             claim=claim,
             mount_path=mount_path,
             queue=str(read_labels(self.job).get(_QUEUE) or ""),
@@ -251,12 +253,7 @@ def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
 def training_container(template: Json, kind: JobKind) -> Json:
     """Return the container that trains: that of the kind's name, else the first."""
     containers: list[Json] = field_of(template, "spec", "containers") or [{}]
-    return _find_container(template, kind.container) or containers[0]
-
-
-def _find_container(template: Json, name: str) -> Json | None:
-    containers: list[Json] = field_of(template, "spec", "containers") or []
-    return next((each for each in containers if each.get("name") == name), None)
+    return next((each for each in containers if each.get("name") == kind.container), containers[0])
 
 
 def container_command(container: Json) -> tuple[str, ...]:
@@ -295,11 +292,7 @@ def _claim_of(pod: Json, container: Json) -> tuple[str, str]:
 
     A complete volume comes first: the path below a `subPath` is not that on the claim.
     """
-    claims = {
-        each.get("name"): str(field_of(each, "persistentVolumeClaim", "claimName"))
-        for each in pod.get("volumes") or ()
-        if each.get("persistentVolumeClaim")
-    }
+    claims = claims_of(pod)
     mounts = [
         (claims[mount.get("name")], str(mount.get("mountPath")))
         for mount in sorted(container.get("volumeMounts") or (), key=lambda mount: "subPath" in mount)
@@ -323,10 +316,3 @@ def _secrets(container: Json) -> Iterator[SecretVariable]:
         reference = field_of(each, "valueFrom", "secretKeyRef")
         if reference and not reference.get("optional"):
             yield SecretVariable(str(each["name"]), str(reference["name"]), str(reference["key"]))
-
-
-def _secret_environments(container: Json) -> Iterator[str]:
-    for each in container.get("envFrom") or ():
-        reference = each.get("secretRef")
-        if reference and not reference.get("optional"):
-            yield str(reference["name"])

@@ -58,23 +58,15 @@ def creator(api: "Api") -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-63:].strip("-._")
 
 
-def submit(
-    api: "Api",
-    job: Json,
-    *,
-    parts: Iterable[Json] = (),
-    shared: Iterable[Json] = (),
-    make: Callable[[Json], Json] | None = None,
-) -> Json:
+def submit(api: "Api", manifests: Manifests, make: Callable[[Json], Json] | None = None) -> Json:
     """Apply everything and return the API server's version of the job, which `make` may create instead.
 
     Raises PermissionRefusedError, ServiceError, or WaitTimeoutError for a kind that is not served.
     """
-    needed = list(parts)
-    apply_all(api, [*shared, *needed], namespace=job["metadata"].get("namespace") or "default")
+    job = manifests.job
+    apply_all(api, manifests.before_job, namespace=job["metadata"].get("namespace") or "default")
     made = make(job) if make else apply_all(api, [job])[0]
-    owner = reference_to(made)
-    apply_all(api, [with_owner(part, owner) for part in needed])
+    apply_all(api, [_owned_by(made, part) for part in manifests.parts])
     return made
 
 
@@ -96,24 +88,14 @@ def refusals(api: "Api", objects: Iterable[Json], *, namespace: str = "default")
     return found
 
 
-def reference_to(made: Mapping[str, Any]) -> Json:
-    """Return the owner reference to an object of the API server."""
-    meta = made["metadata"]
-    return {
-        "apiVersion": made["apiVersion"],
-        "kind": made["kind"],
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "blockOwnerDeletion": False,
-    }
-
-
-def with_owner(part: Mapping[str, Any], owner: Json) -> Json:
-    """Return the object with an owner, which files name; when the owner is deleted, so is the object."""
-    metadata = {**part["metadata"], "ownerReferences": [owner]}
+def _owned_by(job: Json, part: Json) -> Json:
+    """Return the part with `job` of the API server as its owner, whose name and uid are in files too."""
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": name, "uid": uid}
+    metadata = {**part["metadata"], "ownerReferences": [{**owner, "blockOwnerDeletion": False}]}
     if part["kind"] != "ConfigMap":
         return {**part, "metadata": metadata}
-    named = {key: owner[key] for key in ("kind", "name", "uid")} | {"namespace": metadata["namespace"]}
+    named = {"kind": job["kind"], "name": name, "uid": uid, "namespace": metadata["namespace"]}
     return {**part, "metadata": metadata, "data": {**part.get("data", {}), JOB_FILE: json.dumps(named)}}
 
 

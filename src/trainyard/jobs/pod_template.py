@@ -71,7 +71,8 @@ def _pod_spec(plan: JobSpec, container: Json) -> Json:
         "tolerations": [{"key": key, "operator": "Exists"} for key in plan.tolerated_taints],
         "volumes": [{"name": name, **source} for name, source, _ in _volumes(plan)],
     }
-    if selector := _node_selector(plan):
+    of_type = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
+    if selector := {**plan.node_selector, **of_type, **(HYPERPOD if plan.on_hyperpod else {})}:
         spec["nodeSelector"] = selector
     if plan.several_nodes:
         spec["affinity"] = _affinity(plan)
@@ -181,11 +182,6 @@ def _volumes(plan: JobSpec) -> list[tuple[str, Json, str]]:
     if plan.resources.hugepages_mib:
         volumes.append(("hugepages", {"emptyDir": {"medium": "HugePages-2Mi"}}, "/dev/hugepages"))
     return volumes
-
-
-def _node_selector(plan: JobSpec) -> dict[str, str]:
-    found = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
-    return {**plan.node_selector, **found, **(HYPERPOD if plan.on_hyperpod else {})}
 
 
 def _affinity(plan: JobSpec) -> Json:

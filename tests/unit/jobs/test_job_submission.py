@@ -19,6 +19,7 @@ from trainyard.errors import (
 )
 from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_submission import creator, find, refusals, submit
 from trainyard.run.identity import job_facts
 
@@ -69,7 +70,7 @@ JOB = body("PyTorchJob", version="kubeflow.org/v1", spec={"runPolicy": {}})
 
 
 def submitted(cluster: MemoryCluster) -> Json:
-    return submit(Api(cluster.access()), JOB, parts=iter(PARTS), shared=iter([SHARED]))
+    return submit(Api(cluster.access()), Manifests(JOB, parts=tuple(PARTS), shared=(SHARED,)))
 
 
 def assert_whole(cluster: MemoryCluster) -> None:

@@ -88,13 +88,14 @@ kind = choose_kind(spec.kind, tuple(KINDS.values()), {})
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_connection import access_by_kubeconfig
+from trainyard.jobs.job_kind import Manifests
 from trainyard.jobs.job_submission import submit
 
 from pathlib import Path
 
 api = Api(access_by_kubeconfig(Path(kubeconfig), "", read=read_yaml))
 *parts, job = plan["data"]["objects"]
-submit(api, job, parts=parts)
+submit(api, Manifests(job, tuple(parts)))
 states = []
 for phase in ("", "Running", "Completed"):
     api.merge(KINDS["volcano"].path("default", "llama"), {"status": {"state": {"phase": phase}}})

@@ -114,18 +114,17 @@ class JobEditor:
         stops = [f"deactivate workloads/{name_of(workload)}" for workload in workloads]
         return stops or [f"suspend {self._own}"]
 
-    def deletions(self) -> list[str]:
-        """Return the objects that `delete` would delete, without those that the garbage collector deletes."""
-        return [f"delete {each}" for each in (self._own, *self._named_parts())]
+    def delete(self, *, seconds: float, dry_run: bool = False) -> list[str]:
+        """Delete the job and the parts that we created with it; return what was deleted, or would be.
 
-    def delete(self, *, seconds: float) -> list[str]:
-        """Delete the job and the parts that we created with it; return what was deleted once it is gone.
-
-        After a refusal the other parts are still deleted. Raises ServiceError if one is refused,
-        WaitTimeoutError naming what remains after `seconds`.
+        The garbage collector deletes the rest, which is waited for. After a refusal the other parts are still
+        deleted. Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
         deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
         objects = self._named_parts()
+        changes = [f"delete {each}" for each in (self._own, *objects)]
+        if dry_run:
+            return changes
         self._delete(self._own, {**options, "preconditions": {"uid": uid_of(self._job.raw)}})
         refusals: list[ServiceError] = []
         for each in objects:
@@ -143,7 +142,7 @@ class JobEditor:
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
             self._wait(_PAUSE)
-        return [f"delete {each}" for each in (self._own, *objects)]
+        return changes
 
     def resubmission(self) -> Manifests:
         """Return the objects for `create`.
@@ -165,7 +164,7 @@ class JobEditor:
         Parts of an attempt that was killed are used. Raises RunConflictError if another object has the name
         of the job, ServiceError if it is refused.
         """
-        submit(self._api, new.job, parts=new.parts, make=self._create)
+        submit(self._api, new, self._create)
 
     def retry(self, claim: RetryClaim) -> Manifests:
         """The objects of a retry: under the claim's name, with its budget, away from its excluded nodes."""

@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.fitness import leaving_reason
@@ -47,73 +47,44 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 _PAUSE = 2.0
 _CONFLICTS = 20
+_LOST_SECONDS = 60.0
+"""A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod."""
+_NODE_SECONDS = 90.0
+"""A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
+_GONE_SECONDS = 900.0
+"""The pods of the old job must be gone within this time."""
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RetryTimes:
-    """The waiting times, in seconds."""
-
-    lost: float = 60.0
-    """A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod."""
-    node: float = 90.0
-    """A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
-    gone: float = 900.0
-    """The pods of the old job must be gone within this time."""
-
-
-@dataclass(frozen=True)
-class RetryOutcome:
-    """The end of a job and of the jobs that replaced it."""
-
-    state: JobState
-    """The state of the last job."""
-    why: str
-    """Why it was not sent again; empty if it succeeded or the time was over."""
-    is_waiting: bool = False
-    """Its retry is decided, and waits for its back-off: whoever watches next sends it."""
 
 
 class RetryLoop:
     """Retries one job, and the jobs that replace it."""
 
     def __init__(
-        self,
-        api: "Api",
-        announce: Callable[..., None],
-        *,
-        target: ClusterTarget = DEFAULT_CLUSTER,
-        newest_step: Callable[["Api", FoundJob], int | None] = newest_step_on_claim,
-        times: RetryTimes = RetryTimes(),
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
+        self, api: "Api", announce: Callable[..., None], *, target: ClusterTarget = DEFAULT_CLUSTER
     ) -> None:
-        """`announce` receives states of jobs and actions; messages name commands for the cluster `target`.
-
-        `newest_step` returns the step of a job's newest complete checkpoint; None if it is not known.
-        """
-        self._api, self._announce, self._times, self._newest_step = api, announce, times, newest_step
-        self._reader, self._target, self._clock, self._wait = JobReader(api), target, clock, wait
+        """`announce` receives states of jobs and actions; messages name commands for the cluster `target`."""
+        self._api, self._reader, self._announce, self._target = api, JobReader(api), announce, target
 
     def follow_to_end(
         self, namespace: str, name: str, kind: str | None, seconds: float, *, retries: bool = True
-    ) -> RetryOutcome:
+    ) -> JobState:
         """Follow the job for at most `seconds`; with `retries` the last one that replaced it, and retry it.
 
-        Pods that an operator creates after the end are stopped. Raises the errors of `follow_job`;
-        WaitTimeoutError if the old job's pods stay; RunConflictError.
+        Return the state of the last job; why it was not sent again is announced. Pods that an operator
+        creates after the end are stopped. Raises the errors of `follow_job`; WaitTimeoutError if the old
+        job's pods stay; RunConflictError.
         """
-        deadline = self._clock() + seconds
-        job = self._reader.find_job(namespace, name, kind)
+        deadline = time.monotonic() + seconds
+        job, why = self._reader.find_job(namespace, name, kind), ""
         if retries:
-            outcome = self._retry_to_end(self._last_of_chain(job), deadline)
+            state, why = self._retry_to_end(self._last_of_chain(job), deadline)
         else:
-            outcome = RetryOutcome(self._follow(job, deadline, lost_seconds=None), "")
-        if outcome.why:
-            self._announce("retry", f"{outcome.state.job}: {outcome.why}", "degraded")
-        if outcome.state.revived:
-            self._stop_revived(outcome.state)
-        return outcome
+            state = self._follow(job, deadline, lost_seconds=None)
+        if why:
+            self._announce("retry", f"{state.job}: {why}", "degraded")
+        if state.revived:
+            self._stop_revived(state)
+        return state
 
     def _stop_revived(self, state: JobState) -> None:
         """Stop the pods that an operator created after the end of their job: they train it again."""
@@ -121,20 +92,23 @@ class RetryLoop:
         done = "; ".join(JobEditor(self._reader, job).stop())
         self._announce("job", f"{state.alerts[0].partition(':')[0]}; stopped: {done}", "degraded")
 
-    def _retry_to_end(self, job: FoundJob, deadline: float) -> RetryOutcome:
+    def _retry_to_end(self, job: FoundJob, deadline: float) -> tuple[JobState, str]:
+        """Return the state of the last job, and why it was not sent again.
+
+        That is empty if the job succeeded or the time was over.
+        """
         while True:
-            state = self._follow(job, deadline, lost_seconds=self._times.lost if job.kind.suspend else None)
+            state = self._follow(job, deadline, lost_seconds=_LOST_SECONDS if job.kind.suspend else None)
             if not state.ended or state.state is State.SUCCEEDED:
-                return RetryOutcome(state, "")
+                return state, ""
             now = self._read(job)
             claimed = Stop("it was deleted") if now is None else self._claim(now, state)
             if now is None or isinstance(claimed, Stop):
-                return RetryOutcome(state, claimed.why)
+                return state, claimed.why
             if not self._wait_for_backoff(now, claimed, deadline):
-                why = f"the retry as {claimed.next_name} waits; watch again to continue"
-                return RetryOutcome(state, why, is_waiting=True)
+                return state, f"the retry as {claimed.next_name} waits; watch again to continue"
             if why := self._objection(now):
-                return RetryOutcome(state, why)
+                return state, why
             self._stop_pods(now)
             job = self._send(now, claimed)
 
@@ -169,7 +143,7 @@ class RetryLoop:
             namespace=job.namespace,
             name=job.name,
             kind=job.kind.name,
-            seconds=max(1.0, deadline - self._clock()),
+            seconds=max(1.0, deadline - time.monotonic()),
             on_state=self._announce_state,
             lost_seconds=lost_seconds,
         )
@@ -228,7 +202,7 @@ class RetryLoop:
         state = with_lost_nodes(state, self._lost_nodes(job, state))
         failure = state.failure
         may_be_sent = failure is not None and (failure.retryable or failure.is_unknown)
-        known = self._newest_step(self._api, job) if may_be_sent else None
+        known = newest_step_on_claim(self._api, job) if may_be_sent else None
         return decide_retry(state, record, step=known, jitter=random.random())  # noqa: S311 - no secret
 
     def _lost_nodes(self, job: FoundJob, state: JobState) -> dict[str, str]:
@@ -239,14 +213,14 @@ class RetryLoop:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = self._clock() + self._times.node
+        until = time.monotonic() + _NODE_SECONDS
         while True:
             left = self._live_pods(job)
             nodes = {pod.node for pod in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or self._clock() > until:
+            if lost or not left or time.monotonic() > until:
                 return lost
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -265,9 +239,9 @@ class RetryLoop:
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 return False
-            self._wait(min(left, _PAUSE))
+            time.sleep(min(left, _PAUSE))
             if self._objection(job):
                 return True  # the caller checks again, and reports why
         return True
@@ -281,17 +255,17 @@ class RetryLoop:
 
     def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, requested = self._clock() + self._times.gone, False
+        until, requested = time.monotonic() + _GONE_SECONDS, False
         while self._is_writing(job):
             if not requested and not all(pod.deleting for pod in self._live_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
-            if self._clock() > until:
+            if time.monotonic() > until:
                 raise WaitTimeoutError(
-                    f"pods of {job.name} are still there after {self._times.gone:.0f} seconds, so it is not "
+                    f"pods of {job.name} are still there after {_GONE_SECONDS:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""

@@ -41,10 +41,9 @@ _logger = logging.getLogger(__name__)
 class JobView:
     """Known facts of one job. Use it with `with`: the watches end with it."""
 
-    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: "Api", known: Observed) -> None:
         """`known` names the job."""
-        self._api, self._reader, self._clock = api, JobReader(api), clock
-        self._known = known
+        self._api, self._reader, self._known = api, JobReader(api), known
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
         self._uid, self._selector = "", ""
@@ -96,7 +95,7 @@ class JobView:
 
     def observe_around(self) -> None:
         """Read Workload, JobSet and events again."""
-        self._around_at = self._clock()
+        self._around_at = time.monotonic()
         try:
             self._known = self._reader.observe_around(self.observation())
         except ServiceError as error:
@@ -106,7 +105,7 @@ class JobView:
     def seconds_until_observation(self) -> float:
         """The seconds until Workload, JobSet and events are to be read again."""
         is_calm = self._state is not None and self._state.state is State.RUNNING
-        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - self._clock()
+        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - time.monotonic()
 
     def current_state(self) -> JobState:
         """Return the state; Workload, JobSet and events are read if they are due or if the state changed."""
@@ -140,8 +139,8 @@ class JobView:
         """
         if not self._apply_next(wait):
             return False
-        settled = self._clock() + _SETTLE_SECONDS
-        while self._apply_next(settled - self._clock()):
+        settled = time.monotonic() + _SETTLE_SECONDS
+        while self._apply_next(settled - time.monotonic()):
             pass
         return True
 
@@ -150,8 +149,8 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        deadline = self._clock() + seconds
-        while self._apply_next(deadline - self._clock() if not self.is_seen and self.trouble is None else 0):
+        deadline = time.monotonic() + seconds
+        while self._apply_next(0 if self.is_seen or self.trouble else deadline - time.monotonic()):
             pass
 
     def _apply_next(self, wait: float) -> bool:

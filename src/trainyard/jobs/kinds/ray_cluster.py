@@ -34,6 +34,7 @@ from trainyard.jobs.state.reading import (
     NOT_ACTED,
     Phase,
     Reading,
+    claims_of,
     conditions,
     count,
     field_of,
@@ -213,23 +214,23 @@ def read_status(observed: Observed) -> Reading:
 def count_ray_pods(spec: Json) -> int | None:
     if "headGroupSpec" not in spec:
         return None
-    scales = spec.get("enableInTreeAutoscaling") is True
-    groups = [g for g in spec.get("workerGroupSpecs") or () if isinstance(g, dict) and not g.get("suspend")]
-    return 1 + sum(
-        count(g.get("minReplicas") if scales else g.get("replicas"), 0) * count(g.get("numOfHosts"), 1)
-        for g in groups
-    )
+    return sum(number for number, _ in _ray_groups(spec, "minReplicas"))
+
+
+def _ray_groups(spec: Json, limit: str) -> Iterator[tuple[int, Json]]:
+    """Yield number and template of the pods of the head and of each group; `limit` counts where it scales."""
+    key = limit if spec.get("enableInTreeAutoscaling") is True else "replicas"
+    yield 1, field_of(spec, "headGroupSpec", "template") or {}
+    for group in spec.get("workerGroupSpecs") or ():
+        if not group.get("suspend"):
+            number = count(group.get(key)) * count(group.get("numOfHosts"), 1)
+            yield number, group.get("template") or {}
 
 
 def find_misfits(cluster: Json, plan: JobSpec) -> Iterator[str]:
     """Yield the reasons why an existing RayCluster, made by somebody else, cannot run the plan."""
-    spec = cluster.get("spec") or {}
-    pods = [(1, field_of(spec, "headGroupSpec", "template") or {})]
-    limit = "maxReplicas" if spec.get("enableInTreeAutoscaling") is True else "replicas"
-    for group in spec.get("workerGroupSpecs") or ():
-        number = count(group.get(limit), 0) * count(group.get("numOfHosts"), 1)
-        pods.append((0 if group.get("suspend") else number, group.get("template") or {}))
-    able = [(number, each["spec"]) for number, each in pods if _gpus_of(each) >= plan.resources.gpus]
+    groups = _ray_groups(cluster.get("spec") or {}, "maxReplicas")
+    able = [(number, each["spec"]) for number, each in groups if _gpus_of(each) >= plan.resources.gpus]
     if (found := sum(number for number, _ in able)) < plan.nodes:
         each = f" with {plan.resources.gpus} GPUs" if plan.resources.gpus else ""
         yield f"it has {found} pod{'' if found == 1 else 's'}{each}, and --num-nodes is {plan.nodes}"
@@ -249,10 +250,8 @@ def _gpus_of(template: Json) -> int:
 
 def _claims_at(path: str, pod: Json) -> list[Any]:
     """Return the claims that the pod's Ray container mounts at `path`."""
-    mounts = pod["containers"][0].get("volumeMounts") or ()
-    names = [each.get("name") for each in mounts if each.get("mountPath") == path]
-    volumes = [each for each in pod.get("volumes") or () if each.get("name") in names]
-    return [field_of(each, "persistentVolumeClaim", "claimName") for each in volumes]
+    mounts, claims = pod["containers"][0].get("volumeMounts") or (), claims_of(pod)
+    return [claims.get(each.get("name")) for each in mounts if each.get("mountPath") == path]
 
 
 def make_trial_cluster(template: Json) -> dict[str, Any]:

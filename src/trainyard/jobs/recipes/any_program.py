@@ -17,8 +17,8 @@ from trainyard.run.launch_environment import nccl_log
 
 NAME = "program"
 CONFIG_FILE = "config.yaml"
-_MARGIN_SECONDS = 15
-"""The time between a program's last save and the end of its pod."""
+_MARGIN_SECONDS, _LEAST_SAVE_SECONDS = 15, 15
+"""The time between a program's last save and the end of its pod, and the least time for the save."""
 
 
 def ray_problems(config: Config, plan: JobSpec) -> Iterator[str]:
@@ -53,7 +53,7 @@ def pod_program(name: str, config: Config, plan: JobSpec, *, once: bool = False)
         *("--run-dir", plan.run_directory),
         *("--nproc-per-node", str(plan.processes_per_node)),
         *(("--num-nodes", str(plan.nodes)) if is_for_all else ()),
-        *("--grace", f"{save_seconds(pod.grace_seconds)}s"),
+        *("--grace", f"{max(_LEAST_SAVE_SECONDS, pod.grace_seconds - _MARGIN_SECONDS)}s"),
     )
     return Program(
         name,
@@ -64,8 +64,3 @@ def pod_program(name: str, config: Config, plan: JobSpec, *, once: bool = False)
         files={CONFIG_FILE: dump_yaml(config)},
         nccl_log=nccl_log(PurePosixPath(plan.run_directory, "logs"), 0) if is_for_all else "",
     )
-
-
-def save_seconds(grace_seconds: int) -> int:
-    """The share of the pod's grace period that is left for a last save."""
-    return max(15, grace_seconds - _MARGIN_SECONDS)

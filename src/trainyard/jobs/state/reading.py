@@ -72,8 +72,7 @@ def read_labels(raw: Json) -> Json:
 
 def true_conditions(raw: Json | None) -> dict[str, Json]:
     """Return the conditions that are True, by type."""
-    found = ((raw or {}).get("status") or {}).get("conditions") or ()
-    return {str(c.get("type")): c for c in found if isinstance(c, dict) and c.get("status") == "True"}
+    return {name: found for name, found in conditions(raw).items() if found.get("status") == "True"}
 
 
 def conditions(raw: Json | None) -> dict[str, Json]:
@@ -136,6 +135,13 @@ def field_of(raw: Json, *names: str) -> Any:
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
     return found
+
+
+def claims_of(pod: Json) -> dict[str, str]:
+    """Return the claims that a specification of a pod names, by the name of the volume."""
+    volumes = pod.get("volumes") or ()
+    claims = {str(each.get("name")): field_of(each, "persistentVolumeClaim", "claimName") for each in volumes}
+    return {name: str(claim) for name, claim in claims.items() if claim}
 
 
 def count(value: object, default: int = 0) -> int:

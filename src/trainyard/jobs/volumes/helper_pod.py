@@ -8,7 +8,7 @@ have no other pod.
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -18,6 +18,7 @@ from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.pod_template import NO_SIDECAR
+from trainyard.jobs.state.reading import claims_of
 from trainyard.jobs.volumes.place import Place
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def mount_claim(
     user: int | None,
     seconds: float,
     template: Json,
-    clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, str]]:
     """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
@@ -75,14 +74,14 @@ def mount_claim(
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
-        why, deadline = "no node has accepted it", clock() + seconds
+        why, deadline = "no node has accepted it", time.monotonic() + seconds
         while (reason := _why_not_running(api, f"{pods}/{name}")) is not None:
             why = reason or why
-            if clock() > deadline:
+            if time.monotonic() > deadline:
                 raise WaitTimeoutError(
                     f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
                 )
-            wait(_PAUSE)
+            time.sleep(_PAUSE)
         yield Place(namespace, name, "look"), MOUNT
     finally:
         with suppress(ServiceError):
@@ -113,11 +112,7 @@ def require_running(api: "Api", place: Place) -> None:
 
 def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
     spec, meta = raw.get("spec") or {}, raw["metadata"]
-    volumes = {
-        v["name"]
-        for v in spec.get("volumes") or ()
-        if (v.get("persistentVolumeClaim") or {}).get("claimName") == claim
-    }
+    claims = claims_of(spec)
     running = {
         s["name"]
         for s in (raw.get("status") or {}).get("containerStatuses") or ()
@@ -126,7 +121,7 @@ def _mounts(raw: Json, claim: str) -> Iterator[tuple[Place, str]]:
     for container in spec.get("containers") or ():
         for mount in container.get("volumeMounts") or ():
             complete = not mount.get("subPath") and not mount.get("subPathExpr")
-            if mount.get("name") in volumes and complete and container["name"] in running:
+            if claims.get(mount.get("name")) == claim and complete and container["name"] in running:
                 place = Place(str(meta["namespace"]), str(meta["name"]), str(container["name"]))
                 yield place, str(mount["mountPath"])
 

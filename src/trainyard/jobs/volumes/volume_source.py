@@ -56,7 +56,13 @@ class VolumeSource:
 
         Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
         """
-        return _file_digest(self._run(["send", self.root, file.path, str(start)], take), file)
+        answer = self._run(["send", self.root, file.path, str(start)], take)
+        try:
+            return FileDigest(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
+        except (KeyError, TypeError, ValueError):
+            raise ServiceError(
+                f"the program in the pod did not report what it has read of {file.path}"
+            ) from None
 
     def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
         """Run the program and pass on its output; return the last line of its answer."""
@@ -92,10 +98,3 @@ def _last_json(printed: bytes) -> dict[str, Any]:
             if isinstance(answer, dict):
                 return answer
     return {}
-
-
-def _file_digest(answer: dict[str, Any], file: VolumeFile) -> FileDigest:
-    try:
-        return FileDigest(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
-    except (KeyError, TypeError, ValueError):
-        raise ServiceError(f"the program in the pod did not report what it has read of {file.path}") from None

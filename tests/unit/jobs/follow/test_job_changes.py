@@ -223,7 +223,7 @@ def test_a_job_that_was_stopped_in_part_is_cancelled_by_the_next_call(
 
 def test_a_job_goes_with_the_parts_that_were_made_for_it_and_nothing_else(cluster: MemoryCluster) -> None:
     plant(cluster)
-    told = changing(cluster).deletions()
+    told = changing(cluster).delete(seconds=1.0, dry_run=True)
     assert cluster.changes() == []
     assert delete(cluster) == told
     parts = [f"delete {path.removeprefix(f'{SPACE}/')}" for path in PARTS]

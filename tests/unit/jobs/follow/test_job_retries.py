@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster
@@ -16,7 +16,7 @@ from tests.unit.jobs.state.shapes import condition, ended, pod
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_retries as healing_module
-from trainyard.jobs.follow.job_retries import RetryLoop, RetryOutcome, RetryTimes
+from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.state_machine import judge_job
@@ -102,7 +102,10 @@ def store() -> Iterator[MemoryCluster]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_decision, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retry_decision, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(healing_module, "_PAUSE", 0.02)
+    for name, seconds in (("_PAUSE", 0.02), ("_LOST_SECONDS", 0.1), ("_NODE_SECONDS", 0.2)):
+        monkeypatch.setattr(healing_module, name, seconds)
+    monkeypatch.setattr(healing_module, "_GONE_SECONDS", 0.4)
+    monkeypatch.setattr(healing_module, "newest_step_on_claim", lambda *_: None)
     start = time.time()
 
     def fast_clock(_: BaseHTTPRequestHandler, timestamp: float | None = None) -> str:
@@ -119,19 +122,26 @@ def cluster(store: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def healer(cluster: Cluster, step: int | None = None, said: list[str] | None = None) -> RetryLoop:
+def healer(cluster: Cluster, said: list[str] | None = None) -> RetryLoop:
     return RetryLoop(
         Api(cluster.store.access()),
         lambda phase, text, *_: said.append(text) if said is not None and phase == "retry" else None,
-        newest_step=lambda *_: step,
-        times=RetryTimes(lost=0.1, node=0.2, gone=0.4),
     )
 
 
-def heal(cluster: Cluster, budget: int = 2, step: int | None = None) -> RetryOutcome:
+class Healed(NamedTuple):
+    state: JobState
+    why: str
+    """Why the last job was not sent again, as announced."""
+
+
+def heal(cluster: Cluster, budget: int = 2) -> Healed:
     if not cluster.names():
         cluster.store.put(f"{JOBS}/llama", job_body("llama", budget))
-    return healer(cluster, step).follow_to_end("team", "llama", "pytorchjob", 30.0)
+    said: list[str] = []
+    state = healer(cluster, said).follow_to_end("team", "llama", "pytorchjob", 30.0)
+    begin = f"{state.job}: "
+    return Healed(state, next((text.removeprefix(begin) for text in said if text.startswith(begin)), ""))
 
 
 def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
@@ -157,7 +167,7 @@ def test_the_budget_ends_and_says_so(cluster: Cluster) -> None:
 
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
-    found: list[RetryOutcome] = []
+    found: list[Healed] = []
     threads = [threading.Thread(target=lambda: found.append(heal(cluster))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -350,13 +360,12 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry_decision, "FIRST_PAUSE", 20.0)
         patch.setattr(retry_decision, "LONGEST_PAUSE", 20.0)
+        patch.setattr(healing_module, "newest_step_on_claim", lambda *_: 7)
         said: list[str] = []
-        found = healer(cluster, 7, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
-    assert found.why == "the retry as llama-2 waits; watch again to continue"
-    assert found.is_waiting
+        healer(cluster, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
     assert said == [
         "llama is sent again as llama-2: a retry can recover from nccl-error, from step 7",
-        f"llama: {found.why}",
+        "llama: the retry as llama-2 waits; watch again to continue",
     ]
     assert cluster.names() == ["llama"]
     look = JobReader(Api(cluster.store.access()))
