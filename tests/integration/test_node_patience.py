@@ -38,7 +38,7 @@ SLOW_DATA = """
 import time
 from trainyard.training.data import training_data
 from trainyard.training.runtime import world
-world._START_SECONDS = world._CONTROL_SECONDS = 15
+world._START_SECONDS = world.CONTROL_SECONDS = 15
 ready_data = training_data.ready_data
 def prepared(*given):
     if os.environ["RANK"] == "1":

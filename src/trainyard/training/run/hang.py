@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from trainyard.training.checkpoint.failure_advice import build_error
 from trainyard.training.run.outcome import OutcomeRecorder
 from trainyard.training.run.run_context import RunContext
 from trainyard.training.runtime.watchdog import Standstill, allow_slow_compilation
-from trainyard.training.runtime.world import World, remove_collective_limit
+from trainyard.training.runtime.world import CONTROL_SECONDS, World
 
 _logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 5.0  # the main process waits this long for the stacks of the others
@@ -44,6 +45,7 @@ _PART_SECONDS = 3.0  # each part of the end may take this long; then the next pa
 # The process exits after this time even if parts are not done; torchrun would kill it a little later.
 _END_SECONDS = 25.0
 _POLL_SECONDS = 0.05
+_FOR_EVER_DAYS = 365
 
 
 @contextmanager
@@ -75,6 +77,29 @@ def _wait_for_all(context: RunContext) -> None:
     """Wait for all processes. One that exited earlier would appear lost to the others, which still watch."""
     with context.watchdog.slow_work():
         context.world.gather(None)
+
+
+@contextmanager
+def remove_collective_limit() -> Iterator[None]:
+    """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
+
+    The death of a process is still noticed: its connections close, and torchrun ends the other processes.
+    """
+    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
+    try:
+        yield
+    finally:
+        _limit_collectives(timedelta(seconds=CONTROL_SECONDS))
+
+
+def _limit_collectives(limit: timedelta) -> None:
+    """Set the time limit of every group, including those of device meshes.
+
+    PyTorch has no public function for this; torchtitan uses this private one.
+    """
+    if dist.is_initialized():
+        for group in list(dist.distributed_c10d._world.pg_map):
+            dist.set_timeout(limit, group)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A tracker that cannot start or fails is dropped with a warning; it never ends a 
 import logging
 import math
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _NOT_PLOTTED = {"step", "time", "skipped"}
-# Patterns of figures, and their tags in TensorBoard; the others are in the group `train/`.
-_GROUPS = (
-    (re.compile(r"val_(.*)"), r"validation/\1"),
-    (re.compile(r"(.*_seconds)"), r"time/\1"),
-    (re.compile(r"(.*_per_second|mfu|.*memory.*_bytes|gpu_.*)"), r"perf/\1"),
-)
 # The sections of the configuration that affect the result, by which W&B compares runs.
 _COMPARED = {"model", "training", "data", "compute"}
 _CLOSING = "closing trackers"
@@ -67,8 +60,13 @@ def open_tensorboard(context: RunContext) -> Tracker:
 
 def tag_of(name: str) -> str:
     """The tag of a figure in TensorBoard, which shows the tags with the same first word together."""
-    found = (group.sub(tag, name) for group, tag in _GROUPS if group.fullmatch(name))
-    return next(found, f"train/{name}")
+    if name.startswith("val_"):
+        return f"validation/{name.removeprefix('val_')}"
+    if name.endswith("_seconds"):
+        return f"time/{name}"
+    is_memory = "memory" in name and name.endswith("_bytes")
+    is_speed = name == "mfu" or name.endswith("_per_second") or name.startswith("gpu_")
+    return f"perf/{name}" if is_memory or is_speed else f"train/{name}"
 
 
 def open_wandb(context: RunContext) -> Tracker:

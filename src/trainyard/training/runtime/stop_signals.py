@@ -5,11 +5,15 @@ A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C
 
 import logging
 import math
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from trainyard.errors import ExitCode
 
 _logger = logging.getLogger(__name__)
 # The reason of a stop after which the run is not continued automatically.
@@ -20,6 +24,8 @@ _ALWAYS = (signal.SIGTERM, signal.SIGINT)
 STOP_SIGNALS = (*_ALWAYS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 # A terminal's Ctrl-C and the same signal passed on by a parent arrive together and count as one.
 _SAME_SIGNAL_SECONDS = 2.0
+# The others still have this long to join the run after a stop of this process was requested.
+_JOIN_SECONDS = 5.0
 
 
 class StopRequest:
@@ -117,3 +123,39 @@ def shield_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """End the process if the body still runs some seconds after SIGTERM, or after `is_stopping` was true.
+
+    torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
+    code would run no Python signal handler, and would be killed after half a minute. This process prints
+    nothing, because the failed process has printed its message.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    done = threading.Event()
+
+    def watch() -> None:
+        os.read(reader, 1)
+        if not done.wait(_JOIN_SECONDS):
+            os._exit(ExitCode.NO)
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if is_stopping():
+        os.write(writer, b"\0")
+    watcher = threading.Thread(target=watch, name="join limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(before)
+        os.write(writer, b"\0")
+        watcher.join()
+        os.close(reader)
+        os.close(writer)

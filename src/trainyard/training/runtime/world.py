@@ -6,7 +6,6 @@ group, so that their collectives never interleave with those of training.
 
 import atexit
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -19,15 +18,14 @@ import torch
 import torch.distributed as dist
 
 from trainyard.config.mesh import require_strategy
-from trainyard.errors import ExitCode, StoppedError, TrainingFailedError, TrainyardError
+from trainyard.errors import StoppedError, TrainingFailedError, TrainyardError
 from trainyard.run.failure import PROCESS_LOST, Failure, FailureKind
 from trainyard.run.waiting import describe_wait
+from trainyard.training.runtime.stop_signals import limit_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
-_JOIN_SECONDS = 5.0  # the others still have this long to join after a stop of this process was requested
-_CONTROL_SECONDS = 1800
-_FOR_EVER_DAYS = 365
+CONTROL_SECONDS = 1800
 _ABORT_SECONDS = 5.0
 # The processes wait this long for one that prepares its data, or for the main one to record the outcome.
 _PREPARATION_HOURS = 24
@@ -172,34 +170,7 @@ class World:
         dist.set_timeout(timedelta(hours=_PREPARATION_HOURS), self.control)
         with describe_wait(what, _PREPARATION_HOURS * 3600.0):
             yield
-        dist.set_timeout(timedelta(seconds=_CONTROL_SECONDS), self.control)
-
-
-@dataclass(frozen=True)
-class DataShare:
-    """This process's share of the sequences. Processes of one group get the same share.
-
-    A group is a range of neighbouring ranks.
-    """
-
-    world: World
-    processes: int = 1
-    """The number of processes per group."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this group."""
-        return self.world.rank // self.processes
-
-    @property
-    def size(self) -> int:
-        """The number of groups. Each group has different sequences."""
-        return self.world.size // self.processes
-
-    def total(self, value: float) -> float:
-        """The sum of `value` over all groups; each group counts once."""
-        counts = self.world.rank % self.processes == 0
-        return self.world.total(value if counts else 0.0)
+        dist.set_timeout(timedelta(seconds=CONTROL_SECONDS), self.control)
 
 
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
@@ -226,7 +197,7 @@ def join_world(
 
     Without these variables the world has size one. `device` (`cpu` or `cuda`) selects the backend: NCCL and
     gloo on GPUs, gloo on CPUs. Raises ConfigError when several processes were started for a strategy that
-    takes one. A collective of training waits at most five minutes, except within `remove_collective_limit`.
+    takes one. A collective of training waits at most five minutes, except while a watchdog watches (`hang`).
     A process that must end (`is_stopping`) stops waiting for the others. After an error the group
     of several processes is left in place, for `end_if_joined`.
     """
@@ -247,7 +218,7 @@ def join_world(
             with limit_wait(is_stopping), describe_wait(f"the other processes of {size}", _START_SECONDS):
                 dist.init_process_group(backend, timeout=limit)
                 _joined.set()
-                control = dist.new_group(backend="gloo", timeout=timedelta(seconds=_CONTROL_SECONDS))
+                control = dist.new_group(backend="gloo", timeout=timedelta(seconds=CONTROL_SECONDS))
         except dist.DistError as error:
             raise TrainingFailedError(
                 f"Not all processes of this run joined within {_START_SECONDS} s "
@@ -294,65 +265,6 @@ def end_if_joined(code: int) -> None:
 def _abort() -> None:
     with suppress(RuntimeError, ValueError, AssertionError):  # a backend without an abort, a broken group
         dist.distributed_c10d._abort_process_group()
-
-
-@contextmanager
-def limit_wait(is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """End the process if the body still runs some seconds after SIGTERM, or after `is_stopping` was true.
-
-    torchrun sends SIGTERM to all processes when one fails. A process that waits for the failed one in native
-    code would run no Python signal handler, and would be killed after half a minute. This process prints
-    nothing, because the failed process has printed its message.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    done = threading.Event()
-
-    def watch() -> None:
-        os.read(reader, 1)
-        if not done.wait(_JOIN_SECONDS):
-            os._exit(ExitCode.NO)
-
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if is_stopping():
-        os.write(writer, b"\0")
-    watcher = threading.Thread(target=watch, name="join limit", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        signal.set_wakeup_fd(before)
-        os.write(writer, b"\0")
-        watcher.join()
-        os.close(reader)
-        os.close(writer)
-
-
-@contextmanager
-def remove_collective_limit() -> Iterator[None]:
-    """Remove the time limit of collectives, because the watchdog watches; afterwards it is half an hour.
-
-    The death of a process is still noticed: its connections close, and torchrun ends the other processes.
-    """
-    _limit_collectives(timedelta(days=_FOR_EVER_DAYS))
-    try:
-        yield
-    finally:
-        _limit_collectives(timedelta(seconds=_CONTROL_SECONDS))
-
-
-def _limit_collectives(limit: timedelta) -> None:
-    """Set the time limit of every group, including those of device meshes.
-
-    PyTorch has no public function for this; torchtitan uses this private one.
-    """
-    if dist.is_initialized():
-        for group in list(dist.distributed_c10d._world.pg_map):
-            dist.set_timeout(limit, group)
 
 
 @contextmanager
