@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainyard.jobs.job_spec import JobSpec, Program
+from trainyard.jobs.job_spec import JobSpec, spec_from_json
 
 Json = dict[str, Any]
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -76,13 +76,16 @@ def record_annotations(plan: JobSpec) -> dict[str, str]:
     }
 
 
-def is_unproven(annotations: Mapping[str, Any]) -> bool:
-    """Return whether the plan in the annotations of a job says that nobody asked for a proof."""
-    with suppress(ValueError, TypeError, LookupError):
-        plan = json.loads(annotations[PLAN])
-        program = Program(plan["program"]["name"], tuple(plan["program"]["command"]))
-        return bool(plan["manifest"]) and not program.keeps_run
-    return False
+def recorded_plan(annotations: Mapping[str, Any]) -> JobSpec | None:
+    """Return the plan in the annotations of a job; None if it has none, or one that cannot be read."""
+    with suppress(ValueError):
+        return spec_from_json(json.loads(str(annotations.get(PLAN))))
+    return None
+
+
+def is_unproven(plan: JobSpec | None) -> bool:
+    """Return whether nobody asked for a proof of the job: it is of a manifest, and its pods keep no run."""
+    return plan is not None and bool(plan.manifest) and not plan.program.keeps_run
 
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:

@@ -3,7 +3,6 @@
 Objects that may not be seen, or are not served, are left out; a state is judged from the rest.
 """
 
-import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +15,10 @@ from urllib.parse import urlencode
 from trainyard.cluster.api_objects import node_of
 from trainyard.cluster.server_side_apply import path_part
 from trainyard.cluster.snapshot import ZONE, Node
-from trainyard.errors import ConfigError, CredentialsRefusedError, DamagedFileError, ServiceError
+from trainyard.errors import ConfigError, CredentialsRefusedError, ServiceError
 from trainyard.jobs.job_kind import JobKind, Observed, OwnedObjects
-from trainyard.jobs.job_object import JOB_LABEL, PLAN
-from trainyard.jobs.job_spec import JobSpec, spec_from_json
+from trainyard.jobs.job_object import JOB_LABEL, recorded_plan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import EVERY_KIND, KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
@@ -70,10 +69,7 @@ class FoundJob:
     @property
     def plan(self) -> JobSpec | None:
         """The plan in its annotations; None if we did not send it."""
-        try:
-            return spec_from_json(json.loads(str(annotations_of(self.raw).get(PLAN))))
-        except (ValueError, DamagedFileError):
-            return None
+        return recorded_plan(annotations_of(self.raw))
 
     @property
     def path(self) -> str:

@@ -18,7 +18,6 @@ from typing import Any, Self
 from pydantic.json_schema import SkipJsonSchema
 
 from trainyard.config.cluster import ClusterConfig
-from trainyard.errors import DamagedFileError
 from trainyard.plan.instances import EFA, GPU, NodeRoom, plain_type
 from trainyard.run.record_models import validate_record
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
@@ -260,13 +259,10 @@ class JobSpec:
 
 
 def spec_from_json(value: object) -> JobSpec:
-    """Return the job that `to_json` wrote. Raises DamagedFileError for anything else."""
-    try:
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise ValueError(f"schema {SCHEMA} is expected")
-        if lacking := [key for key in _PLANNED if key not in value]:
-            raise ValueError(f"{lacking[0]} is missing")
-        found = validate_record(JobSpec, {key: part for key, part in value.items() if key != "schema"})
-    except ValueError as error:
-        raise DamagedFileError(f"the plan in the job's annotations cannot be read: {error}") from None
+    """Return the job that `to_json` wrote. Raises ValueError for anything else."""
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise ValueError(f"schema {SCHEMA} is expected")
+    if lacking := [key for key in _PLANNED if key not in value]:
+        raise ValueError(f"{lacking[0]} is missing")
+    found = validate_record(JobSpec, {key: part for key, part in value.items() if key != "schema"})
     return replace(found, gpus_per_node=found.resources.gpus)

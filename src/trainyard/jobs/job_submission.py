@@ -19,10 +19,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import apply_all, path_of
-from trainyard.errors import ConfigError, DamagedFileError, ServiceError
+from trainyard.errors import ConfigError, ServiceError
 from trainyard.jobs.job_kind import Manifests
-from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN
-from trainyard.jobs.job_spec import JobSpec, spec_from_json
+from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL, MANAGED_BY, PLAN, recorded_plan
+from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
 from trainyard.jobs.kinds.ray_cluster import find_misfits
 from trainyard.jobs.state.reading import annotations_of, field_of, read_labels
@@ -153,16 +153,11 @@ def _is_part(found: Json, part: Json) -> bool:
 def _require_same_plan(found: Json, plan: JobSpec) -> None:
     """Raise ConfigError if `found` is another job than `plan`."""
     name = f"{found.get('kind')} {plan.name} in {plan.namespace}"
-    text = annotations_of(found).get(PLAN)
-    if text is None:
+    if PLAN not in annotations_of(found):
         raise ConfigError(f"{name} already exists, and was not made by Trainyard. {_ANOTHER_NAME}")
-    try:
-        before = _comparable_plan(spec_from_json(json.loads(text)).to_json())
-    except (ValueError, DamagedFileError):
-        raise ConfigError(
-            f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}"
-        ) from None
-    now = _comparable_plan(plan.record())
+    if (recorded := recorded_plan(annotations_of(found))) is None:
+        raise ConfigError(f"{name} already exists, with a plan that cannot be read. {_ANOTHER_NAME}")
+    before, now = _comparable_plan(recorded.to_json()), _comparable_plan(plan.record())
     different = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if different:
         raise ConfigError(

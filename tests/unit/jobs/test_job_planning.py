@@ -10,7 +10,7 @@ import pytest
 from tests.cases import each_case
 from tests.unit.jobs.plans import IMAGE, config, instance_for, objects, plan, request
 
-from trainyard.errors import ConfigError, DamagedFileError
+from trainyard.errors import ConfigError
 from trainyard.jobs import job_submission
 from trainyard.jobs.job_object import PLAN
 from trainyard.jobs.job_planning import name_from, plan_job, warnings_of
@@ -274,6 +274,6 @@ def test_a_ray_cluster_of_the_user_is_used_if_its_pods_can_run_the_job(scales: b
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"schema": 0}, {"schema": 1, "name": "a"}, "x"])
-def test_a_plan_that_cannot_be_read_is_damaged(value: object) -> None:
-    with pytest.raises(DamagedFileError):
+def test_a_plan_that_cannot_be_read_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"schema 1 is expected|is missing"):
         spec_from_json(value)

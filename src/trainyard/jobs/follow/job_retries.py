@@ -24,7 +24,7 @@ from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
-from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
+from trainyard.jobs.state.pod_facts import PodFacts, pod_facts, whole_number
 from trainyard.jobs.state.reading import annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 _PAUSE = 2.0
 _CONFLICTS = 20
+# A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod.
 _LOST_SECONDS = 60.0
-"""A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod."""
+# A failed job's last pods are watched this long, because a lost node shows only after 50 seconds.
 _NODE_SECONDS = 90.0
-"""A failed job's last pods are watched this long, because a lost node shows only after 50 seconds."""
+# The pods of the old job must be gone within this time.
 _GONE_SECONDS = 900.0
-"""The pods of the old job must be gone within this time."""
 _logger = logging.getLogger(__name__)
 
 
@@ -294,10 +294,7 @@ class RetryLoop:
 def record_of(job: Json) -> RetryRecord:
     """Return the record in the annotations of a job. Raises DamagedFileError for one that cannot be read."""
     notes = annotations_of(job)
-    allowed = str(notes.get(AUTO_RETRY) or "0")
-    if not (allowed.isascii() and allowed.isdecimal()):
-        raise DamagedFileError(f"the annotation {AUTO_RETRY} is not a number: {allowed[:60]!r}")
-    text = notes.get(RETRY_RECORD)
-    if text is None:
-        return RetryRecord(int(allowed))
-    return record_from(text, allowed=int(allowed), annotation=RETRY_RECORD)
+    text = str(notes.get(AUTO_RETRY) or "0")
+    if (allowed := whole_number(text)) is None:
+        raise DamagedFileError(f"the annotation {AUTO_RETRY} is not a number: {text[:60]!r}")
+    return record_from(notes.get(RETRY_RECORD, "{}"), allowed=allowed, annotation=RETRY_RECORD)

@@ -32,7 +32,7 @@ def read_status(observed: Observed) -> Reading:
     spec, status, true = job.get("spec") or {}, job.get("status") or {}, true_conditions(job)
     wanted = count(spec.get("completions"), count(spec.get("parallelism"), 1))
     failed = count(status.get("failed"))
-    if (end := read_end(true, wanted, max(0, failed - ("Failed" in true)))) is not None:
+    if (end := read_end(job, wanted, max(0, failed - ("Failed" in true)))) is not None:
         return end
     if "Suspended" in true or spec.get("suspend") is True:
         return read_suspension(true, wanted, failed)

@@ -33,28 +33,23 @@ from trainyard.jobs.state.reading import (
     count,
     field_of,
     message_of,
+    read_end,
     read_labels,
     read_suspension,
-    since,
-    time_of,
     true_conditions,
 )
-from trainyard.watch.failure_classes import FailureClass
 
 Json = Mapping[str, Any]
 CONTAINER = "pytorch"
 """The container name that the operator's webhook requires."""
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"
 _RESUMES = "sagemaker.amazonaws.com/job-max-retry-count"
-_ENDS = (("Failed", Phase.FAILED), ("Succeeded", Phase.SUCCEEDED), ("Completed", Phase.SUCCEEDED))
-"""In this order, because a job with both conditions has not succeeded."""
 _CONTINUES = (
     ("Restarting", Phase.RESTARTING),
     ("Running", Phase.RUNNING),
     ("PodsRunning", Phase.RUNNING),
     ("Created", Phase.WAITING),
 )
-_TOO_LONG = "active longer than specified deadline"
 
 
 def render(plan: JobSpec) -> Manifests:
@@ -116,12 +111,8 @@ def read_conditions(observed: Observed, wanted: int | None) -> Reading:
     """Return the reading of a job of `wanted` pods from its conditions and its `runPolicy`."""
     job = observed.job or {}
     true = true_conditions(job)
-    for name, phase in _ENDS:
-        if name in true:
-            message = message_of(true[name])
-            ended = time_of(field_of(job, "status", "completionTime")) or since(true[name])
-            reached = FailureClass.TIME_LIMIT if _TOO_LONG in message else None
-            return Reading(phase, message, wanted, ended_at=ended, failure_class=reached)
+    if (end := read_end(job, wanted)) is not None:
+        return end
     if "Suspended" in true or field_of(job, "spec", "runPolicy", "suspend") is True:
         return read_suspension(true, wanted)
     for name, phase in _CONTINUES:

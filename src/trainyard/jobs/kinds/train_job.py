@@ -106,7 +106,7 @@ def read_status(observed: Observed) -> Reading:
     job, sets, jobs = observed.job or {}, observed.owned_of("JobSet"), observed.owned_of("Job")
     true, wanted = true_conditions(job), _count_pods(job, jobs)
     restarts = _count_restarts(sets, jobs, failed="Failed" in true)
-    if (end := read_end(true, wanted, restarts)) is not None:
+    if (end := read_end(job, wanted, restarts)) is not None:
         return end
     if (earlier := _read_earlier_end(observed, sets)) is not None:
         return replace(earlier, wanted=wanted, restarts=restarts)

@@ -17,8 +17,8 @@ from trainyard.run.launch_environment import nccl_log
 
 NAME = "program"
 CONFIG_FILE = "config.yaml"
+# The time between a program's last save and the end of its pod, and the least time for the save.
 _MARGIN_SECONDS, _LEAST_SAVE_SECONDS = 15, 15
-"""The time between a program's last save and the end of its pod, and the least time for the save."""
 
 
 def ray_problems(config: Config, plan: JobSpec) -> Iterator[str]:

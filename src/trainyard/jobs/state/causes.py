@@ -1,17 +1,17 @@
 """Determine why a job failed, from its status, its pods, and the lines that they printed."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainyard.errors import ExitCode
+from trainyard.errors import DamagedFileError, ExitCode
 from trainyard.jobs.final_exit_codes import not_proven_on_record
 from trainyard.jobs.state.job_state import JobFailure
 from trainyard.jobs.state.pod_facts import LAST_LINES
 from trainyard.jobs.state.pod_failures import Suspect, explain_lines, suspects
 from trainyard.watch.failure_classes import FailureClass
+from trainyard.watch.retry_decision import claim_from
 
 if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
@@ -88,11 +88,10 @@ def _decisive(found: list[Suspect]) -> Suspect:
 def failure_of_claim(text: str) -> JobFailure:
     """Return the failure of a job that a watcher stopped to submit it again, from the claim of the retry."""
     try:
-        given = json.loads(text)
-        failure_class, why = FailureClass(given["failure_class"]), str(given["why"])
-    except (ValueError, KeyError, TypeError):
-        failure_class, why = FailureClass.UNKNOWN, "the claim of the retry cannot be read"
-    return JobFailure(failure_class, (f"It was stopped to be sent again: {why}",))
+        claim = claim_from(text)
+    except DamagedFileError as error:
+        return JobFailure(FailureClass.UNKNOWN, (f"It was stopped to be sent again: {error}",))
+    return JobFailure(claim.failure_class, (f"It was stopped to be sent again: {claim.why}",))
 
 
 def suspects_of(observed: "Observed", past: "History") -> list[Suspect]:

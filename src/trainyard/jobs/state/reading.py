@@ -33,6 +33,14 @@ class Phase(Enum):
     """It has ended, and its status does not say how."""
 
 
+# Condition -> the end that it means. Failed is first: a job that also has another one has not succeeded.
+_ENDS = {
+    "Failed": Phase.FAILED,
+    **dict.fromkeys(("Complete", "Succeeded", "Completed"), Phase.SUCCEEDED),
+}
+_TOO_LONG = "active longer than specified deadline"
+
+
 @dataclass(frozen=True)
 class Reading:
     """The content of a job's status."""
@@ -97,17 +105,16 @@ def event_time(event: Json) -> float | None:
     return next(filter(None, map(time_of, (*times, meta.get("creationTimestamp")))), None)
 
 
-def since(condition: Json) -> float | None:
-    return time_of(condition.get("lastTransitionTime"))
-
-
-def read_end(true: Mapping[str, Json], wanted: int | None, restarts: int = 0) -> Reading | None:
-    """Return the reading of a Job or TrainJob that has ended, by its conditions that are True."""
-    for name, phase in (("Failed", Phase.FAILED), ("Complete", Phase.SUCCEEDED)):
+def read_end(job: Json, wanted: int | None, restarts: int = 0) -> Reading | None:
+    """Return the reading of a job that has ended, by its conditions that are True; None if it has not."""
+    true = true_conditions(job)
+    for name, phase in _ENDS.items():
         if (found := true.get(name)) is not None:
-            too_long = "DeadlineExceeded" in str(found.get("reason"))
+            message, ended = message_of(found), time_of(field_of(job, "status", "completionTime"))
+            too_long = "DeadlineExceeded" in str(found.get("reason")) or _TOO_LONG in message
             reached = FailureClass.TIME_LIMIT if too_long else None
-            return Reading(phase, message_of(found), wanted, restarts, since(found), reached)
+            ended = ended or time_of(found.get("lastTransitionTime"))
+            return Reading(phase, message, wanted, restarts, ended, reached)
     return None
 
 
