@@ -177,8 +177,7 @@ def _changed_file(prepared: PreparedData, progress: Progress = UNSEEN) -> Path |
 
 def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
     """Write the token files of `plan` into `folder`, then the index."""
-    skips = SkipTally(plan.skipped)
-    held_out = skips if plan.split == "files" else SkipTally(plan.validation_skipped)
+    skips, held_out = SkipTally(plan.skipped), SkipTally(plan.validation_skipped)
 
     def write_part(
         path: Path, files: tuple[CorpusFile, ...], tally: SkipTally
@@ -213,8 +212,7 @@ def _fill(plan: Preparation, folder: Path, progress: Progress) -> None:
         raise DataError(unusable_message("data.validation_path", plan.data.validation_path, held_out))
     if plan.split == "within":
         train, validation = cut_end(train, plan.data.validation_fraction, folder / "validation.bin")
-    if plan.split is None:
-        skips.include(held_out.summary())
+    skips.include(held_out.summary())
     prepared = PreparedData(
         plan.name,
         fingerprint_of(train, validation),
