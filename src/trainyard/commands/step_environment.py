@@ -68,9 +68,9 @@ HOSTED_MINUTES = 360
 # A first import of torch on a busy machine with a slow disk takes minutes.
 TORCH_SECONDS = 600.0
 _TORCH_FACTS = """
-import dataclasses, json
+import json
 from trainyard.training.runtime.hardware import torch_facts
-print(json.dumps(dataclasses.asdict(torch_facts())))
+print(json.dumps(torch_facts()))
 """
 LOCK = REPOSITORY_ROOT / "requirements-training.txt"
 

@@ -11,7 +11,6 @@ import resource
 import sys
 import warnings
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -199,22 +198,15 @@ def _on_x86() -> bool:
     return platform.machine() in ("x86_64", "AMD64")
 
 
-@dataclass(frozen=True)
-class TorchFacts:
-    """The installed torch and the GPUs it can use."""
+def torch_facts() -> dict[str, Any]:
+    """Return the installed torch and the memory of each GPU that it can use, as plain data.
 
-    version: str
-    """The version without the local part: `2.13.0`, not `2.13.0+cu130`."""
-    cuda: str | None
-    """The CUDA release it was built for, such as `13.0`; None for a CPU build."""
-    gpu_memory_bytes: tuple[int, ...]
-    """The memory of each GPU that torch can use, in torch's order."""
-
-
-def torch_facts() -> TorchFacts:
-    """Ask torch. A driver that is too old counts as no GPUs; torch's own warning about it is suppressed."""
+    The version is without the local part (`2.13.0`, not `2.13.0+cu130`); `cuda` is None for a CPU build. A
+    driver that is too old counts as no GPUs; torch's own warning about it is suppressed.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        memory = tuple(torch.cuda.get_device_properties(i).total_memory for i in range(usable))
-    return TorchFacts(torch.__version__.partition("+")[0], torch.version.cuda, memory)
+        memory = [torch.cuda.get_device_properties(i).total_memory for i in range(usable)]
+    version = torch.__version__.partition("+")[0]
+    return {"version": version, "cuda": torch.version.cuda, "gpu_memory_bytes": memory}

@@ -8,7 +8,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -187,11 +187,7 @@ def attempt(work: Callable[[], Result]) -> tuple[Exception | None, Result | None
 
 @contextmanager
 def join_world(
-    device: str,
-    strategy: str,
-    environment: Mapping[str, str] = os.environ,
-    *,
-    is_stopping: Callable[[], bool] = lambda: False,
+    device: str, strategy: str, *, is_stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[World]:
     """Join the world that torchrun's variables describe, and leave it at the end.
 
@@ -201,7 +197,7 @@ def join_world(
     A process that must end (`is_stopping`) stops waiting for the others. After an error the group
     of several processes is left in place, for `end_if_joined`.
     """
-    size = int(environment.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
     require_strategy(strategy, size)
     if size == 1 and strategy in ("single", "ddp"):
         yield ALONE
@@ -225,7 +221,7 @@ def join_world(
                 f"({str(error).splitlines()[0]}).\nIf one failed, its message is further up in the log. Over "
                 "several machines, check that all reach the rendezvous endpoint. Nothing was started."
             ) from error
-        local_rank = int(environment.get("LOCAL_RANK", "0"))
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         world = World(dist.get_rank(), size, local_rank, cast("dist.ProcessGroup", control))
     may_leave = size == 1
     try:

@@ -7,7 +7,6 @@ The tokenizer in such a file is not read; `model.tokenizer` names one.
 
 import struct
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,10 +171,15 @@ def _frequency_divisors(tensor: "ReaderTensor") -> Tensor:
 
 
 def _open(path: Path) -> "GgufHeader":
-    with _explain_errors(path):
+    try:
         reader = GgufHeader(path)
         field = reader.get_field("general.architecture")
         kind = field.contents() if field else None
+    except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
+        raise ConfigError(
+            f"model.path: {path} is not a GGUF file that the installed gguf can read ({error}); "
+            "download it again, or update gguf"
+        ) from None
     if reader.byte_order != "I":
         raise ConfigError(f"model.path: {path} has another byte order than this machine; convert it")
     if kind != "llama":
@@ -188,17 +192,6 @@ def _open(path: Path) -> "GgufHeader":
             "Nothing was started."
         )
     return reader
-
-
-@contextmanager
-def _explain_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, IndexError, KeyError, OSError, struct.error) as error:
-        raise ConfigError(
-            f"model.path: {path} is not a GGUF file that the installed gguf can read ({error}); "
-            "download it again, or update gguf"
-        ) from None
 
 
 def _value(reader: GGUFReader, key: str, default: Any = None) -> Any:

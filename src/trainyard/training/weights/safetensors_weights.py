@@ -4,7 +4,6 @@ Tensors are read from the mapped files one by one. `weight_fit` interprets their
 """
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +82,13 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, Any]]:
-    from safetensors import safe_open
-
-    with _explain_errors(file):
-        handle: Any = safe_open(file, framework="pt")
-        names = [name for name in handle.keys() if not name.endswith(_DERIVED)]  # noqa: SIM118 - not a dict
-    yield from ((name, handle) for name in names)
-
-
-@contextmanager
-def _explain_errors(file: Path) -> Iterator[None]:
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
 
     try:
-        yield
+        handle: Any = safe_open(file, framework="pt")
+        names = [name for name in handle.keys() if not name.endswith(_DERIVED)]  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
         raise ConfigError(
             f"model.path: {file} is not a complete .safetensors file ({error}); download it again"
         ) from None
+    yield from ((name, handle) for name in names)

@@ -56,10 +56,11 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
         raise dist.DistStoreError("Timed out after 301 seconds waiting for clients.")
 
     monkeypatch.setattr(dist, "init_process_group", alone)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     refused = r"Not all processes of this run joined within 300 s \(Timed out"
     with (
         pytest.raises(TrainingFailedError, match=refused),
-        join_world("cpu", "ddp", {"WORLD_SIZE": "2"}),
+        join_world("cpu", "ddp"),
     ):
         pytest.fail("there is no world")
 
