@@ -39,9 +39,9 @@ from trainyard.image.conflict.conflict_fix import diff_of, fix
 from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare, unknown_facts
-from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.image.version_facts import old_tables, version, version_text
 from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically

@@ -6,7 +6,7 @@ Names and versions are those of the tables. It names no digest: look that up whe
 import re
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import fact, minor, row_of, rows_with, version_text
+from trainyard.image.version_facts import fact, minor, row_of, rows_with, version_text
 
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainyard.image.conflict.version_facts import Version, row_of, version_text
+from trainyard.image.version_facts import Version, row_of, version_text
 from trainyard.plan.finding import Edit, Finding, Severity
 from trainyard.plan.instances import InstanceType
 

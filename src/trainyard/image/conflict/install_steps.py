@@ -21,18 +21,13 @@ from trainyard.image.conflict.stated_packages import (
 from trainyard.image.context.copied_files import context_paths
 from trainyard.image.context.dockerfile import Dockerfile
 from trainyard.image.context.install_commands import Install, installs_of
+from trainyard.image.version_facts import fact
 
 ContextReader = Callable[[tuple[str, ...]], tuple[str, str] | None]
 """Returns name and text of the first of these files that the build context has; None if it has none."""
 
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 """Text of commands that may make pip and uv use another index."""
-# Variables that name indexes to pip and uv.
-_MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
-_OTHER_INDEXES = (
-    *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
-    *("UV_TORCH_BACKEND", "PIP_CONFIG_FILE"),
-)
 
 
 @dataclass(frozen=True)
@@ -118,9 +113,9 @@ def _read_files(
 
 def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[str, ...]:
     main = [one.main_index for one in named if one.main_index]
-    main += [variables[name] for name in _MAIN_INDEXES if variables.get(name)]
+    main += [variables[name] for name in fact("commands", "main_indexes") if variables.get(name)]
     others = [url for one in named for url in one.other_indexes]
-    others += [url for name in _OTHER_INDEXES for url in variables.get(name, "").split()]
+    others += [url for name in fact("commands", "other_indexes") for url in variables.get(name, "").split()]
     return ((main or [""])[0], *others)
 
 
@@ -128,7 +123,7 @@ def _index_variables(parsed: Dockerfile, place: int) -> dict[str, str]:
     """Return the variables that name indexes to pip and uv at an instruction; `$` is an unknown index."""
     here = parsed.instructions[place]
     numbers = {one.number for one in parsed.ancestors(here.stage)}
-    names = (*_MAIN_INDEXES, *_OTHER_INDEXES)
+    names = (*fact("commands", "main_indexes"), *fact("commands", "other_indexes"))
     found = {name: here.values[name] for name in names if here.values.get(name)}
     for line in (line for line in parsed.instructions[: place + 1] if line.stage in numbers):
         declared = line.text.partition("=")[0].split() if line.name == "ARG" else ()

@@ -15,11 +15,11 @@ from packaging.version import Version as PackageVersion
 from trainyard.image.conflict.conflict_rule import ERROR, WARNING, answer
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.resolution import (
-    BUILD_PARTS,
     OF_TORCH,
     PYPI,
     Resolver,
     ResolverRequest,
+    build_parts,
     platform_flags,
     refuse,
     request_of,
@@ -28,7 +28,7 @@ from trainyard.image.conflict.resolution import (
     without_build,
 )
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
-from trainyard.image.conflict.version_facts import torch_builds, version, version_text
+from trainyard.image.version_facts import torch_builds, version, version_text
 from trainyard.plan.finding import Finding
 
 _PYTORCH_INDEX = re.compile(
@@ -129,6 +129,7 @@ class InstalledPackages:
     ) -> None:
         """Add what the resolver chose, and report each pin that the command replaces without naming it."""
         has_other_index = any(url and not PYPI.fullmatch(url) for url in step.indexes)
+        parts = build_parts()
         for name, text in versions.items():
             known, now = before.get(name), self.packages.get(name)
             if known and name not in names and without_build(f"{name}=={known.text}") != f"{name}=={text}":
@@ -136,7 +137,7 @@ class InstalledPackages:
             elif known or (now and now.step == step.number):
                 continue
             # Another index may have other versions, and another build of torch needs other CUDA libraries.
-            is_foreign = (has_other_index and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
+            is_foreign = (has_other_index and name in OF_TORCH) or (name in parts and name not in names)
             if not is_foreign and (known or not step.base.has_packages):
                 self._add(step, name, text, is_resolved=known is None or known.is_resolved)
                 self.unstated.discard(name)
@@ -158,7 +159,7 @@ class InstalledPackages:
         if len({one.step for one in packages.values()}) < 2:
             return
         is_pypi = torch is not None and torch.build == "pypi"
-        dropped = BUILD_PARTS.difference(packages) if is_pypi else BUILD_PARTS
+        dropped = build_parts().difference(packages if is_pypi else ())
         pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
         flags = platform_flags(steps[-1].base, self.machine)

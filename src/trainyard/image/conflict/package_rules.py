@@ -12,7 +12,8 @@ from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
-from trainyard.image.conflict.version_facts import (
+from trainyard.image.context.dockerfile import is_stated
+from trainyard.image.version_facts import (
     Version,
     fact,
     minor,
@@ -25,19 +26,11 @@ from trainyard.image.conflict.version_facts import (
     version,
     version_text,
 )
-from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
-_BUILD_TOOLS = {
-    *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
-    "pybind11",
-}
-"""Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
-_FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
-"""Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
 
 def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
@@ -134,10 +127,10 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Find
 
 
 def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    cuda = declared.cuda
+    cuda, for_each = declared.cuda, fact("pairs", "for_each_cuda")
     for name, package in sorted(declared.packages.items()):
         stem, _cu, suffix = name.rpartition("-cu")
-        if cuda and re.fullmatch(r"1[1-9]", suffix) and int(suffix) != cuda[0] and stem not in _FOR_EACH_CUDA:
+        if cuda and re.fullmatch(r"1[1-9]", suffix) and int(suffix) != cuda[0] and stem not in for_each:
             yield answer(
                 "cuda-suffix", package, name=name, suffix=suffix, cuda=cuda, stem=stem, major=cuda[0]
             )
@@ -150,7 +143,7 @@ def _flash_attn(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
 
 
 def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there, compiled = False, fact("pairs", "needs_nvcc")
+    torch_is_there, compiled, tools = False, fact("pairs", "needs_nvcc"), fact("pairs", "build_tools")
     for step in declared.steps:
         stated, base, install = step.stated, step.base, step.install
         source = next((one for one in stated if one.name in compiled and one.written), None)
@@ -161,7 +154,7 @@ def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
                 yield answer("compiled.nvcc", step, severity=severity, package=package, image=image)
             elif not torch_is_there and base.kind in ("cuda", "python", "system"):
                 yield answer("compiled.torch", step, package=source.written, name=source.name)
-        if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
+        if step.unread or (not install.removes and any(one.name not in tools for one in stated)):
             torch_is_there = True  # more than build tools may include torch
 
 

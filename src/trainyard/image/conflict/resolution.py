@@ -17,7 +17,7 @@ from trainyard.image.conflict.base_images import BaseImage
 from trainyard.image.conflict.conflict_rule import answer
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
-from trainyard.image.conflict.version_facts import minor, version, version_text
+from trainyard.image.version_facts import minor, rows_with, version, version_text
 from trainyard.plan.finding import Edit, Finding
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
@@ -26,17 +26,6 @@ _TORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/.*")
 PYPI = re.compile(r"https?://[^/]*(?:pypi|mirrors?)[^ ]*|https?://[^ ]*/pypi/[^ ]*")
 """PyPI, its mirrors and NVIDIA's index, which has packages that PyPI lacks."""
 OF_TORCH = frozenset(("torch", "torchvision", "torchaudio", "triton"))
-_CUDA_PARTS = (
-    *("cublas", "cuda-cupti", "cuda-nvrtc", "cuda-runtime", "cudnn", "cufft", "cufile", "curand", "cusolver"),
-    *("cusparse", "cusparselt", "nccl", "nvjitlink", "nvshmem", "nvtx"),
-)
-BUILD_PARTS = frozenset(
-    (
-        *(f"nvidia-{part}{suffix}" for part in _CUDA_PARTS for suffix in ("", "-cu11", "-cu12", "-cu13")),
-        *("triton", "cuda-bindings", "cuda-toolkit", "pytorch-triton"),
-    )
-)
-"""Packages that another build of torch than PyPI's requires in other versions."""
 _NEWEST_GLIBC = "2.40"
 """The newest that uv has a platform for; taken where the base's is unknown."""
 _MISSING = re.compile(
@@ -96,7 +85,7 @@ def request_of(
     dropped, base, names = set[str](), step.base, {one.name for one in step.stated}
     written = [one.written for one in step.stated if one.written]
     if any(map(_TORCH_INDEX.fullmatch, indexes)) or any("+" in one for one in written):
-        dropped |= BUILD_PARTS
+        dropped |= build_parts()
     if base.torch or base.kind in ("pytorch", "ngc", "dlc", "rocm"):  # they hold these packages
         pinned = {one.name for one in step.stated if one.pin}
         dropped |= OF_TORCH - {*installed, *pinned, *(["torch"] if base.torch else [])}
@@ -112,6 +101,13 @@ def request_of(
         if len(base.python) > 1
         else tuple(dict.fromkeys((python or _PYTHONS[0], *_PYTHONS))),
     )
+
+
+def build_parts() -> frozenset[str]:
+    """Return the packages that another build of torch than PyPI's requires in other versions."""
+    row = next(rows_with("torch", "cuda_parts"))
+    parts = (f"nvidia-{part}{suffix}" for part in row["cuda_parts"] for suffix in row["suffixes"])
+    return frozenset((*parts, *row["other_parts"]))
 
 
 def platform_flags(base: BaseImage, machine: str) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from trainyard.image.conflict.version_facts import Version, version
 from trainyard.image.context.install_commands import Install, installs_of
+from trainyard.image.version_facts import Version, version
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _WHEEL = re.compile(r"([A-Za-z0-9][\w.]*)-\d[^/]*\.whl")
@@ -28,7 +28,7 @@ _LINUX = {
     "platform_machine": "x86_64",
     "extra": "",
 }
-_PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+PYTHONS = tuple(f"3.{number}" for number in range(8, 17))
 UNREAD = "a project or a file of requirements"
 
 
@@ -172,11 +172,11 @@ def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bo
     """Return whether a marker holds on Linux; None if that depends on the Python."""
     if marker is None:
         return True
-    answers, given = set(), environment or {}
-    for python in [given["python_version"]] if "python_version" in given else _PYTHONS:
-        known = {**_LINUX, **given, "python_version": python, "python_full_version": f"{python}.9"}
-        try:
-            answers.add(marker.evaluate(known))
-        except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-            return None
+    known = {**_LINUX, **(environment or {})}
+    pythons = [known["python_version"]] if "python_version" in known else PYTHONS
+    numbers = ({"python_version": one, "python_full_version": f"{one}.9"} for one in pythons)
+    try:
+        answers = {marker.evaluate({**known, **python}) for python in numbers}
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return None
     return answers.pop() if len(answers) == 1 else None

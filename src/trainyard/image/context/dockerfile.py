@@ -4,7 +4,9 @@ It handles what the checks need: continued lines, comments, here-documents, the 
 variables of ARG and ENV. It builds nothing, and treats the command of a RUN as text.
 """
 
+import contextlib
 import itertools
+import json
 import posixpath
 import re
 import shlex
@@ -17,8 +19,6 @@ _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
-_MOUNT_FROM = re.compile(r"(?:^|,)\s*\"?from=([^,\"]+)", re.I)
-_PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
 _WHEELS = re.compile(r"\.whl\b|\bwheel(?:s|house)?\b|/dist\b")
 _KNOWN = {
     *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
@@ -62,6 +62,17 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A COPY, an ADD or a mount of a RUN, as written."""
+
+    sources: tuple[str, ...]
+    """Empty if they are no files of a stage, an image or the build context."""
+    target: str
+    origin: str
+    """The stage or image that it reads; empty is the build context."""
+
+
+@dataclass(frozen=True)
 class Dockerfile:
     """A complete file."""
 
@@ -75,8 +86,8 @@ class Dockerfile:
     @property
     def bases(self) -> tuple[Stage, ...]:
         """The stages that start from a registry image, and the images that are only copied from."""
-        own = (s for s in self.stages if s.image != "scratch" and not self.stage_of(s.image, s.number))
-        return (*own, *self.copied_from)
+        own = (s for s in self.stages if not _stage_of(s.image, self.stages[: s.number]))
+        return (*(stage for stage in own if stage.image != "scratch"), *self.copied_from)
 
     @property
     def unpinned(self) -> tuple[Stage, ...]:
@@ -86,13 +97,9 @@ class Dockerfile:
     def ancestors(self, number: int) -> tuple[Stage, ...]:
         """Return the stages that a stage is built on, the first one first, and the stage itself."""
         found = [self.stages[number]]
-        while (parent := self.stage_of(found[0].image, found[0].number)) is not None:
+        while (parent := _stage_of(found[0].image, self.stages[: found[0].number])) is not None:
             found.insert(0, parent)
         return tuple(found)
-
-    def stage_of(self, name: str, before: int) -> Stage | None:
-        """Return the stage of this name before stage number `before`; None if there is none."""
-        return _stage_of(name, self.stages[:before])
 
     def used_stages(self) -> tuple[Stage, ...]:
         """Return the stages that the last one is built on, or copies more than wheels from, in order."""
@@ -103,8 +110,8 @@ class Dockerfile:
                 continue
             used |= {stage.number for stage in self.ancestors(number)}
             reads = [i for i in self.instructions if i.stage == number and i.name in ("COPY", "ADD", "RUN")]
-            for source in (s for one in reads if not _WHEELS.search(one.text) for s in sources_of(one)):
-                stage = self.stage_of(source, number)
+            for source in (s for one in reads if not _WHEELS.search(one.text) for s in _origins_of(one)):
+                stage = _stage_of(source, self.stages[:number])
                 if stage or (source.isdecimal() and int(source) < number):
                     used.add(stage.number if stage else int(source))
         return tuple(stage for stage in self.stages if stage.number in used)
@@ -168,12 +175,8 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
 
     Without a default an argument keeps the value of an earlier ARG, which `known` holds.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
     found: dict[str, str | None] = {}
-    for key, equals, value in (word.partition("=") for word in words):
+    for key, equals, value in (word.partition("=") for word in _words(text)):
         default = expand(value, known) if equals else known.get(key)
         found[key] = given.get(key, default)
     return found
@@ -181,10 +184,19 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
 
 def pairs_of(text: str) -> dict[str, str]:
     """Return the variables that the text of an ENV or LABEL sets."""
-    found = {key: value.strip("\"'") for key, value in _PAIR.findall(text)}
-    if not found and (words := text.split(None, 1)) and len(words) > 1:
-        return {words[0]: words[1]}
-    return found
+    words = _words(text)
+    if words and "=" in words[0]:
+        return dict(word.partition("=")[::2] for word in words if "=" in word)
+    key, _, value = text.partition(" ")
+    return {key: value.strip()} if value else {}
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of an instruction without their quotes; with an open quote as they are written."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -226,22 +238,41 @@ def _images_read(
 ) -> Iterator[Stage]:
     """Yield the registry images that an instruction reads, without numbers and names of earlier stages."""
     earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
-    for written in sources_of(instruction):
+    for written in _origins_of(instruction):
         image = expand(written, values)
         if image and not image.isdecimal() and image.lower() not in earlier:
             yield Stage(instruction.stage, "", image, instruction.line)
 
 
-def sources_of(instruction: Instruction) -> Iterator[str]:
-    """Yield the stages and images that a COPY, an ADD or the mounts of a RUN read, as written."""
-    name, rest = instruction.name, instruction.text
+def _origins_of(instruction: Instruction) -> list[str]:
+    """Return the stages and images that a COPY, an ADD or the mounts of a RUN read, as written."""
+    name, text = instruction.name, instruction.text
     if name == "ONBUILD":
-        name, _, rest = rest.partition(" ")
-    flags = itertools.takewhile(lambda word: word.startswith("--"), rest.split())
-    for flag, _, value in (word.partition("=") for word in flags):
-        reads = flag == "--from" and name.upper() in ("COPY", "ADD")
-        mounted = _MOUNT_FROM.findall(value) if flag == "--mount" and name.upper() == "RUN" else []
-        yield from (written.strip("\"'") for written in ([value] if reads else mounted))
+        name, _, text = text.partition(" ")
+    return [copy.origin for copy in copies_of(name.upper(), text) if copy.origin]
+
+
+def copies_of(name: str, text: str) -> Iterator[Copy]:
+    """Yield what an instruction with this name and text copies or mounts."""
+    words = _words(text)
+    flags = list(itertools.takewhile(lambda word: word.startswith("--"), words))
+    options = [(option, value) for option, _, value in (flag.partition("=") for flag in flags)]
+    if name == "RUN":
+        for mount in (value for option, value in options if option == "--mount"):
+            facts = dict(part.partition("=")[::2] for part in mount.split(","))
+            target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
+            is_file = facts.get("type", "bind") == "bind"
+            sources = (facts.get("source") or facts.get("src") or ".",) if is_file else ()
+            yield Copy(sources, target, facts.get("from", ""))
+    elif name in ("COPY", "ADD"):
+        paths = words[len(flags) :]
+        if listed := re.search(r"\[.*\]\s*$", text):
+            with contextlib.suppress(ValueError):  # a name with a bracket is no list
+                paths = [str(path) for path in json.loads(listed[0])]
+        # A here-document has no file, and `--parents` puts files elsewhere.
+        if len(paths) < 2 or "<<" in text or "--parents" in flags:
+            paths = [""]
+        yield Copy(tuple(paths[:-1]), paths[-1], dict(options).get("--from", ""))
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.image.building.build_request import LOCKS_LABEL
-from trainyard.image.conflict.stated_packages import locked_packages
+from trainyard.image.conflict.stated_packages import PYTHONS, locked_packages
 from trainyard.run.untrusted_files import read_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-_PYTHONS_OF_IMAGES = tuple(f"3.{number}" for number in range(8, 17))
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 
 
@@ -61,11 +60,9 @@ def probe_request(
     return {"checks": checks, "packages": packages, "gpus": False, "no_torch": False, **flags}
 
 
-def linux_markers(architecture: str) -> dict[str, str]:
-    """Return the marker variables in an image, which is for Linux wherever it is checked."""
-    machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
-    facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    return facts | {"platform_machine": machine}
+def processor_of(architecture: str) -> str:
+    """Return the processor of an image as wheels name it."""
+    return "aarch64" if architecture == "arm64" else "x86_64"
 
 
 def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
@@ -141,13 +138,10 @@ def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict
     return texts, [name for name in named if name not in texts]
 
 
-def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return Python's version -> package -> version: the pins of the locks that apply with these markers."""
-    return {
-        python: {
-            name: pin
-            for text in texts
-            for name, pin in locked_packages(text, {**markers, "python_version": python}).items()
-        }
-        for python in _PYTHONS_OF_IMAGES
-    }
+def demanded_packages(texts: Sequence[str], processor: str) -> dict[str, dict[str, str]]:
+    """Return Python's version -> package -> version: the pins of the locks that apply to this processor."""
+    found: dict[str, dict[str, str]] = {python: {} for python in PYTHONS}
+    for python, packages in found.items():
+        for text in texts:
+            packages |= locked_packages(text, {"platform_machine": processor, "python_version": python})
+    return found
