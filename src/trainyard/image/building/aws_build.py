@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, DamagedFileError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
@@ -64,19 +64,28 @@ class AwsBuilder:
         Raises ConfigError and ServiceError before any build is started, what `BuildPoll.follow` raises, and
         VerificationError for a build whose image is not proven.
         """
-        held = {one.image: self._find_existing_image(one) for one in requests}
-        for request in requests:
-            if not held[request.image][0]:
-                self._require_free_tags(request)
-        starts = {
-            one.image: self._start(one, held[one.image][0]) for one in requests if not held[one.image][1]
-        }
-        return [self._build_one(one, held[one.image][0], starts.get(one.image)) for one in requests]
+        plans = [(one, *self._plan(one)) for one in requests]
+        results = list[dict[str, Any]]()
+        for plan in plans:
+            try:
+                results.append(self._build_one(*plan))
+            except TrainyardError as error:
+                built = ", ".join(one["uri"] for one in results if one["built"])
+                also = f"\nBuilt before it in this call: {built}" if built else ""
+                raise type(error)(f"{error}{also}") from None
+        return results
+
+    def _plan(self, request: BuildRequest) -> tuple[str, Callable[[int], str] | None]:
+        """Return the digest that ECR has, empty for none, and how to start the build or check that it needs."""
+        digest, has_passed = self._find_existing_image(request)
+        if not digest:
+            self._require_free_tags(request)
+        return digest, None if has_passed else self._start(request, digest)
 
     def _build_one(
         self, request: BuildRequest, held: str, start: Callable[[int], str] | None
     ) -> dict[str, Any]:
-        """Return the result; `held` is the digest that ECR has, `start` a build or a check that is needed."""
+        """Return the result of a planned build."""
         existing = {"uri": self._uri(request, held), "digest": held, "built": False}
         if start is None:
             return request.record() | existing
