@@ -71,12 +71,13 @@ class AwsBuilder:
                 results.append(self._build_one(*plan))
             except TrainyardError as error:
                 built = ", ".join(one["uri"] for one in results if one["built"])
-                also = f"\nBuilt before it in this call: {built}" if built else ""
-                raise type(error)(f"{error}{also}") from None
+                if not built:
+                    raise
+                raise type(error)(f"{error}\nBuilt before it in this call: {built}") from None
         return results
 
     def _plan(self, request: BuildRequest) -> tuple[str, Callable[[int], str] | None]:
-        """Return the digest that ECR has, empty for none, and how to start the build or check that it needs."""
+        """Return the digest that ECR has, or nothing, and how to start the build or check that is needed."""
         digest, has_passed = self._find_existing_image(request)
         if not digest:
             self._require_free_tags(request)
