@@ -199,7 +199,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     ok = all(answer.ok is not False for answer in answers)
-    checks = [answer.record() for answer in answers]
+    checks = [dict(vars(answer)) for answer in answers]
     return show(args, {"ok": ok, "checks": checks}, check_lines(args.image, args.level, answers))
 
 

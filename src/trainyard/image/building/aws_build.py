@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
@@ -35,7 +34,7 @@ class AwsBuilder:
     aws: "CodeBuild"
     poll: BuildPoll
     send_files: Callable[[Mapping[str, Path]], tuple[dict[str, str], bool]]
-    """Sends files, and those of this repository that a build needs; returns what `send_source` does."""
+    """Sends files and those of this repository that a build needs; returns what `send_source` does."""
     find_digest: Callable[..., str | None]
     """Returns the digest that ECR holds for `repository`, `tag` and `digest`; None if there is none."""
     fixed_tags: Callable[[BuildRequest], Callable[[str], bool]]
@@ -64,9 +63,8 @@ class AwsBuilder:
         Raises ConfigError and ServiceError before any build is started, what `BuildPoll.follow` raises, and
         VerificationError for a build whose image is not proven.
         """
-        plans = [(one, *self._plan(one)) for one in requests]
         results = list[dict[str, Any]]()
-        for plan in plans:
+        for plan in [(one, *self._plan(one)) for one in requests]:  # all are planned before the first starts
             try:
                 results.append(self._build_one(*plan))
             except TrainyardError as error:
@@ -130,9 +128,8 @@ class AwsBuilder:
         fixed = self.fixed_tags(request)
         taken = [name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name)]
         if taken:
-            why = "".join(
-                f"; {one} is not pinned by digest, so each build differs" for one in request.unpinned[:1]
-            )
+            base = next(iter(request.unpinned), "")
+            why = f"; {base} is not pinned by digest, so each build differs" if base else ""
             raise ConfigError(
                 f"{request.image}:{taken[0]} names an image already, and this tag cannot move there{why}. "
                 "Choose another tag or version, or commit a change. Nothing was started."
@@ -179,11 +176,6 @@ class AwsBuilder:
 
     def _uri(self, request: BuildRequest, digest: str) -> str:
         return f"{self.host}/{request.image}@{digest}"
-
-
-def registry_host(account: str, region: str) -> str:
-    """Return the name of ECR's registry in an account and region."""
-    return f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
 
 
 def _build_variables(request: BuildRequest, cache: str) -> dict[str, str]:
@@ -247,20 +239,3 @@ def exported_answers(ended: "BuildState", image: str, level: str, buildspec: byt
     if failed:
         raise _unproven(image, ended, f"these checks failed: {', '.join(failed)}")
     return answers
-
-
-def send_source(
-    aws: "CodeBuild",
-    files: Mapping[str, Path],
-    write_archive: Callable[[Mapping[str, Path], Path], str],
-    *,
-    project: str,
-    bucket: str,
-) -> tuple[dict[str, str], bool]:
-    """Upload an archive of these files to S3; return the project's source override, and whether it is new."""
-    with TemporaryDirectory(prefix="trainyard-source-") as where:
-        archive = Path(where) / "source.zip"
-        digest = write_archive(files, archive)
-        key = f"{project}/source/{digest}.zip"  # so that equal content is uploaded once
-        is_new = aws.upload_source(archive, bucket=bucket, key=key)
-    return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, is_new

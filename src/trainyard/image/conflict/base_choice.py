@@ -42,7 +42,5 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
         return f"python:{version_text(minor(base.python)) or '3.12'}-bookworm", why
     if not (base.cuda or base.torch):
         return base.image, "no other image is better"
-    return (
-        "python:3.12-slim-bookworm",
-        "torch's wheels include CUDA, cuDNN and NCCL; a base with CUDA adds more",
-    )
+    why = "torch's wheels include CUDA, cuDNN and NCCL; a base with CUDA adds more"
+    return "python:3.12-slim-bookworm", why

@@ -45,12 +45,9 @@ class BaseImage:
 
 def base_of_stage(parsed: Dockerfile, stage: Stage) -> BaseImage:
     """Return the base image of a stage; its Python is unknown if the stage may install another one."""
-    chain = parsed.ancestors(stage.number)
-    numbers = {one.number for one in chain}
-    found = base_image(chain[0].image, chain[0].line)
-    everything = "\n".join(
-        line.filled for line in parsed.instructions if line.stage in numbers and line.name != "FROM"
-    )
+    first = parsed.ancestors(stage.number)[0]
+    found = base_image(first.image, first.line)
+    everything = "\n".join(line.filled for line in parsed.lineage(stage.number) if line.name != "FROM")
     if _OTHER_PYTHON.search(everything):
         return replace(found, python=())
     if found.kind in ("cuda", "system") and _SYSTEM_PYTHON.search(everything):

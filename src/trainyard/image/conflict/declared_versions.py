@@ -132,13 +132,9 @@ def declare(
     steps = read_steps(parsed, bases, name, read)
     installed = InstalledPackages(name, resolver, machine)
     installed.follow(steps, "\n".join(line.filled for line in lines))
-    last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
-    known, variables = dict[str, str](), list[Variable]()
-    for line in lines:
-        known |= {key: value for key, value in line.values.items() if "$" not in value}
-        if line.name == "ENV" and line.stage in last:
-            pairs = pairs_of(line.text)
-            variables += [Variable(key, line.values[key], line.line) for key in pairs]
+    known = {key: value for line in lines for key, value in line.values.items() if "$" not in value}
+    own = (line for line in parsed.lineage(len(parsed.stages) - 1) if line.name == "ENV")
+    variables = (Variable(key, one.values[key], one.line) for one in own for key in pairs_of(one.text))
     text = "\n".join(line.filled for line in lines if line.name == "RUN")
 
     stated = dict[str, Version]()

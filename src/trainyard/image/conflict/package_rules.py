@@ -82,9 +82,10 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     others = (one for one in declared.packages.values() if one.name != "torch")
     if torch.file != declared.dockerfile or any(one.text.endswith(f"+{suffix}") for one in others):
         return None
-    if torch.index:
+    pin = f"torch=={torch.text}"
+    if pin not in declared.commands:  # the index states the build
         return Edit(torch.line, f"whl/{suffix}", f"whl/{right}")
-    return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
+    return Edit(torch.line, pin, f"{pin.partition('+')[0]}+{right}")
 
 
 def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
@@ -164,8 +165,7 @@ _MAY_HAVE_CUDA = re.compile(r"(?<!whl/)(?:cuda|nvcc|conda\b|SKIP_CUDA_BUILD|\.ru
 
 def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
     """Return whether an instruction up to a command may install CUDA; the driver reads `NVIDIA_*`."""
-    stages = {stage.number for stage in declared.parsed.ancestors(step.stage)}
-    here = [i for i in declared.parsed.instructions if i.stage in stages and i.line <= step.line]
+    here = [line for line in declared.parsed.lineage(step.stage) if line.line <= step.line]
     texts = (i.text for i in here if i.name in ("RUN", "COPY", "ADD", "ENV") and "NVIDIA_" not in i.text)
     return any(map(_MAY_HAVE_CUDA.search, texts))
 
@@ -220,10 +220,8 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     build = declared.torch.build if declared.torch else ""
     if not torch or (build not in ("pypi", "named") and declared.base.kind != "pytorch"):
         return ""
-    old, new = next(rows_with("torch", "abi_until")), next(rows_with("torch", "abi_from"))
-    if torch <= version(old["abi_until"]):
-        return str(old["cxx11abi"])
-    return str(new["cxx11abi"]) if torch >= version(new["abi_from"]) else ""
+    spans = ((row, version(row["oldest"]), version(row["newest"])) for row in rows_with("torch", "cxx11abi"))
+    return next((str(row["cxx11abi"]) for row, oldest, newest in spans if oldest <= torch <= newest), "")
 
 
 def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:

@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.base_images import BaseImage
 from trainyard.image.conflict.conflict_rule import answer
 from trainyard.image.conflict.install_steps import InstallStep
-from trainyard.image.conflict.stated_packages import Package, StatedRequirement
+from trainyard.image.conflict.stated_packages import (
+    Package,
+    StatedRequirement,
+    locked_packages,
+    read_requirement,
+)
 from trainyard.image.version_facts import minor, rows_with, version, version_text
 from trainyard.plan.finding import Edit, Finding
 
@@ -124,11 +128,8 @@ def without_build(written: str) -> str:
     """
     if "+" not in written:
         return written
-    try:
-        name = canonicalize_name(Requirement(written).name)
-    except InvalidRequirement:
-        return ""
-    return re.sub(r"\+[\w.]+", "", written) if name in OF_TORCH else ""
+    read = read_requirement(written)
+    return re.sub(r"\+[\w.]+", "", written) if read and read.name in OF_TORCH else ""
 
 
 def resolve(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
@@ -149,10 +150,7 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
         if code == 0:
-            lines = (line.partition(";")[0].strip() for line in chosen.splitlines())
-            pins = (line.partition("==") for line in lines if "==" in line)
-            versions = {str(canonicalize_name(name)): text.strip() for name, _, text in pins}
-            return ResolverAnswer(versions, without=tuple(sorted(without)))
+            return ResolverAnswer(locked_packages(chosen, {}), without=tuple(sorted(without)))
         if "No solution found" not in messages or "network was disabled" in messages:
             return ResolverAnswer(unchecked=_reason(messages))
         # uv wraps its messages at the width of the terminal.

@@ -44,8 +44,6 @@ class Package:
     """The line; 0 if it does not matter."""
     stage: int
     """The stage that installs it."""
-    index: str = ""
-    """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
     step: int = -1
     """The number of the command that installs it; -1 for the base image."""
     is_resolved: bool = False
@@ -122,21 +120,20 @@ def read_requirements(
     text: str, file: str = "", *, environment: Mapping[str, str] | None = None
 ) -> RequirementsFile:
     """Return the content of a file of requirements, as it applies on Linux."""
-    found, options, line = list[StatedRequirement](), "", 1
+    found, words, line = list[StatedRequirement](), "", 1
     for written in re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", text):
         plain = re.sub(r"(?:^|\s)#.*", "", written.replace("\\\n", " "))
         plain = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", plain).strip()
         if plain.startswith("-"):
-            options += f" {plain}"
+            words += f" {plain}"
         elif plain and (one := read_requirement(plain, environment)) is not None:
             found.append(replace(one, file=file, line=line))
         line += written.count("\n")
-    read = (installs_of(f"pip install{options}") or (Install(),))[0]
+    read = (installs_of(f"pip install{words}") or (Install(),))[0]
     is_opaque = read.opaque or read.files or read.projects or any(not one.name for one in found)
     named = tuple(one for one in found if one.name)
-    return RequirementsFile(
-        named, replace(read, opaque=UNREAD if is_opaque else ""), is_lock=" --hash=" in text
-    )
+    options = replace(read, opaque=UNREAD if is_opaque else "")
+    return RequirementsFile(named, options, is_lock=" --hash=" in text)
 
 
 def read_requirement(text: str, environment: Mapping[str, str] | None = None) -> StatedRequirement | None:
@@ -163,9 +160,9 @@ def read_requirement(text: str, environment: Mapping[str, str] | None = None) ->
 def _of_url(name: str, url: str) -> StatedRequirement:
     """Return the requirement of a URL or path, which states a version only as the name of a wheel."""
     wheel = _WHEEL.search(unquote(url))
-    return StatedRequirement(
-        name or (canonicalize_name(wheel[1]) if wheel else ""), wheel=wheel[0] if wheel else ""
-    )
+    if wheel is None:
+        return StatedRequirement(name)
+    return StatedRequirement(name or canonicalize_name(wheel[1]), wheel=wheel[0])
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:

@@ -41,26 +41,21 @@ def _is_at(name: str, path: str) -> bool:
     return len(parts) >= depth and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
 
 
-def context_paths(parsed: Dockerfile, place: int, install: Install, path: str) -> tuple[str, ...]:
+def context_paths(parsed: Dockerfile, here: Instruction, install: Install, path: str) -> tuple[str, ...]:
     """Return the paths in the build context that a file of an install may have, the likeliest first.
 
-    `place` is the index of its RUN. Empty if the file is of another stage or image, or may have changed.
+    `here` is its RUN. Empty if the file is of another stage or image, or may have changed.
     """
-    lines = parsed.instructions
-    folder = posixpath.join(lines[place].folder, install.folder) if lines[place].folder else ""
+    folder = posixpath.join(here.folder, install.folder) if here.folder else ""
     full = posixpath.normpath(posixpath.join(folder, path))
     if "$" in full or not full.startswith("/") or any(mark in path for mark in ("://", "*")):
         return ()
-    stages = {stage.number for stage in parsed.ancestors(lines[place].stage)}
     found: dict[str, None] = {}
-    for number in range(place, -1, -1):
-        line = lines[number]
-        if line.stage not in stages:
-            continue
+    for line in (line for line in reversed(parsed.lineage(here.stage)) if line.line <= here.line):
         is_run, name = line.name == "RUN", posixpath.basename(full)
         if is_run and any(name in word for word in other_words_of(line.filled)):
             break  # this command may have changed it
-        for copy in _copies(line) if not is_run or number == place else ():
+        for copy in _copies(line) if not is_run or line is here else ():
             for source in _sources(copy, full):
                 if copy.origin:
                     return tuple(found)

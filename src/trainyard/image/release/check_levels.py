@@ -11,7 +11,7 @@ with the content that its labels name; one of the same name and another content 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +44,6 @@ class Answer:
     warns: bool = False
     """Whether a check that passed is shown as a warning."""
 
-    def record(self) -> dict[str, Any]:
-        """Return the result as plain data."""
-        return dict(vars(self))
-
 
 def probe_request(
     level: str, packages: Mapping[str, Mapping[str, str]] | None, **flags: bool
@@ -67,21 +63,14 @@ def processor_of(architecture: str) -> str:
 
 def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
     """Return the checks that need no container: user, entry point, size. Running as root is a warning."""
-    size = facts.size
+    size, starts = facts.size, " ".join((*facts.entrypoint, *facts.command))
+    says = "the builder does not report its size"
+    if size is not None:
+        says = f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB"
     return [
         _judge_user(facts.user.partition(":")[0]),
-        Answer(
-            "entry-point",
-            bool(facts.entrypoint or facts.command),
-            " ".join((*facts.entrypoint, *facts.command)) or "neither ENTRYPOINT nor CMD is set",
-        ),
-        Answer(
-            "size",
-            size is not None and size <= most_bytes,
-            "the builder does not report its size"
-            if size is None
-            else f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB",
-        ),
+        Answer("entry-point", bool(starts), starts or "neither ENTRYPOINT nor CMD is set"),
+        Answer("size", size is not None and size <= most_bytes, says),
     ]
 
 
@@ -122,19 +111,16 @@ def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     return [*lines, f"  {image}: {level}: {verdict}"]
 
 
-def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict[str, str], list[str]]:
+def find_locks(labels: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     """Return name -> content of the locks that the labels name, and the names of those that are not found.
 
     A lock is found in the folders that have a file of that name and content.
     """
-    places = list(dict.fromkeys(folders))
     texts: dict[str, str] = {}
     named = dict(one.partition("@")[::2] for one in labels.get(LOCKS_LABEL, "").split())
     for name, digest in named.items():
-        for file in (folder / name for folder in places):
-            if digest and name not in texts and file.is_file():
-                text = read_text(file)
-                texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
+        for text in (read_text(folder / name) for folder in folders if digest and (folder / name).is_file()):
+            texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
     return texts, [name for name in named if name not in texts]
 
 
