@@ -72,7 +72,7 @@ def uv_file(text: str) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    from trainyard.image.conflict.version_facts import old_tables
+    from trainyard.image.version_facts import old_tables
     from trainyard.run.atomic_files import write_bytes_atomically
 
     today = datetime.datetime.now(datetime.UTC).date()

@@ -67,8 +67,9 @@ class TrainingElsewhere:
     def changes(self) -> list[str]:
         return [*str(self.plan["overrides"]).splitlines(), f"artifacts.store={self.plan['store']}"]
 
-    def notice(self, event: str, **values: Any) -> Step:
-        return Step("notify", notify, {"notice": notice_of_plan(self.plan, event, self.run_dir, **values)})
+    def notice(self, event: str, *, reason: str = "", plan: str = "") -> Step:
+        notice = notice_of_plan(self.plan, event, self.run_dir, reason=reason, plan=plan)
+        return Step("notify", notify, {"notice": notice})
 
     def seconds_left(self) -> float:
         """Return how long this job may follow the training."""

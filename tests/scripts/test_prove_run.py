@@ -128,8 +128,9 @@ def test_a_store_without_the_run_is_not_proven(called: Call, finished_run: RunDi
 
 
 def test_a_store_that_does_not_answer_is_a_refusal(called: Call, finished_run: RunDirectory) -> None:
+    words = ["prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"]
     done = called(
-        *("prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"),
+        *words,
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
         AWS_ACCESS_KEY_ID="a",
         AWS_SECRET_ACCESS_KEY="b",

@@ -36,10 +36,10 @@ from trainyard.gateways.git import git_facts, tags_at_head
 from trainyard.gateways.github import append_summary, refusal_in_summary, set_outputs
 from trainyard.gateways.images import context_files
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files, write_archive
-from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to
+from trainyard.gateways.images.context_files import copy_files, find_dockerfile, tool_files
+from trainyard.gateways.images.ecr import EcrRepository, find_digest, login_to, registry_host
 from trainyard.gateways.images.local_builder import Login, find_builder
-from trainyard.image.building.aws_build import AwsBuilder, registry_host, send_source, source_files
+from trainyard.image.building.aws_build import AwsBuilder, source_files
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_record import (
     plan_lines,
@@ -118,10 +118,10 @@ def add_aws_options(parser: argparse._ActionsContainer, *, time_limit: float) ->
 def send_tools(
     aws: CodeBuild, args: argparse.Namespace, account: AwsAccount, files: Mapping[str, Path]
 ) -> tuple[dict[str, str], bool]:
-    """Send the files of this repository that a build needs, and `files`; return what `send_source` does."""
+    """Send `files` and those of this repository that a build needs; return what `send_source` does."""
     bucket = args.source_bucket or f"{args.project}-source-{account.identity()[0]}-{aws.region}"
     sent = {**tool_files(SHIPPED_FILES, PACKAGE), **files}
-    return send_source(aws, sent, write_archive, project=args.project, bucket=bucket)
+    return aws.send_source(sent, project=args.project, bucket=bucket)
 
 
 def add_check_options(parser: argparse._ActionsContainer) -> None:

@@ -51,9 +51,9 @@ from trainyard.image.release.check_levels import (
     demanded_packages,
     find_locks,
     judge_declared,
-    linux_markers,
     probe_answers,
     probe_request,
+    processor_of,
 )
 from trainyard.image.release.published_files import judge_layers, parse_allowed
 from trainyard.run.atomic_files import write_json_atomically
@@ -125,7 +125,7 @@ def check_here(args: argparse.Namespace) -> "list[Answer]":
             builder.save(args.image, archive)
             read = read_layers(archive, secret_in)
         uv = None if is_offline() else find_uv()
-        processor = linux_markers(facts.architecture)["platform_machine"]
+        processor = processor_of(facts.architecture)
 
         def digests_of(name: str, version: str, python: str) -> Mapping[str, str] | str:
             if not uv:
@@ -156,10 +156,10 @@ def probe(args: argparse.Namespace, builder: "LocalBuilder", facts: "ImageFacts"
 
 def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict[str, str]] | None:
     """Return the packages that the image's locks pin; None if no lock is known or its text is not here."""
-    linux = linux_markers(facts.architecture)
+    processor = processor_of(facts.architecture)
     if args.lock:
         texts = [read_named_text(path, "Name a lock with --lock FILE.") for path in args.lock]
-        packages = demanded_packages(texts, linux)
+        packages = demanded_packages(texts, processor)
         if not any(packages.values()):
             named = ", ".join(str(path) for path in args.lock)
             raise ConfigError(
@@ -171,7 +171,7 @@ def packages_of(args: argparse.Namespace, facts: "ImageFacts") -> dict[str, dict
         _logger.warning(
             "%s was built with %s, and no file here is that lock; name it with --lock", args.image, name
         )
-    return demanded_packages(list(found.values()), linux) if found and not missing else None
+    return demanded_packages(list(found.values()), processor) if found and not missing else None
 
 
 def check_in_aws(args: argparse.Namespace) -> int:
@@ -199,7 +199,7 @@ def check_in_aws(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace, answers: "list[Answer]") -> int:
     ok = all(answer.ok is not False for answer in answers)
-    checks = [answer.record() for answer in answers]
+    checks = [dict(vars(answer)) for answer in answers]
     return show(args, {"ok": ok, "checks": checks}, check_lines(args.image, args.level, answers))
 
 

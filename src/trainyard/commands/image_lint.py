@@ -14,6 +14,7 @@ Example:    trainyard image lint --dockerfile docker/fsdp/Dockerfile --instance-
 """
 
 import argparse
+import difflib
 import logging
 import os
 import re
@@ -35,13 +36,13 @@ from trainyard.gateways.images.context_files import find_dockerfile
 from trainyard.gateways.package_resolver import compile_requirements
 from trainyard.image.building.build_request import parse_build_args
 from trainyard.image.conflict.base_choice import choose_base
-from trainyard.image.conflict.conflict_fix import diff_of, fix
-from trainyard.image.conflict.conflict_rule import TargetMachine, finding_record
+from trainyard.image.conflict.conflict_fix import fix
+from trainyard.image.conflict.conflict_rule import TargetMachine
 from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare, unknown_facts
-from trainyard.image.conflict.version_facts import old_tables, version, version_text
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.image.version_facts import old_tables, version, version_text
 from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance, plain_type
 from trainyard.run.atomic_files import write_bytes_atomically
@@ -111,7 +112,8 @@ def lint_dockerfile(
     after, linter = before, Linter(request, machine)
     if fixes:
         after = fix(before, lambda text: linter.judge(text)[2], file=name)
-    difference = diff_of(before, after, name)
+    texts = (before.splitlines(keepends=True), after.splitlines(keepends=True))
+    difference = "".join(difflib.unified_diff(*texts, fromfile=name, tofile=name))
     if difference and not dry_run:
         write_bytes_atomically(request.dockerfile, after.encode())
     declared, unchecked, findings = linter.judge(after)
@@ -224,10 +226,16 @@ def record_of(
         "declared": declared_record(declared),
         "unknown": unknown_facts(declared),
         "not_checked": list(unchecked),
-        "findings": [*map(finding_record, findings)],
+        "findings": [finding_record(finding) for finding in findings],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},
         "difference": difference,
     }
+
+
+def finding_record(found: Finding) -> dict[str, Any]:
+    place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
+    words = {"what": found.subject, "why": found.evidence, "fix": found.fix}
+    return {**place, **words, "fixable": found.edit is not None}
 
 
 def declared_record(declared: "DeclaredVersions") -> dict[str, str]:

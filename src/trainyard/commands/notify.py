@@ -96,11 +96,26 @@ class Notice:
     """`CHANNEL:TS` of the thread, if another machine started it."""
 
 
-def notice_of_plan(plan: Mapping[str, Any], event: str, run_dir: Path, /, **values: Any) -> Notice:
+def notice_of_plan(
+    job_plan: Mapping[str, Any],
+    event: str,
+    run_dir: Path,
+    *,
+    reason: str = "",
+    next_step: str = "",
+    plan: str = "",
+) -> Notice:
     """Return a notice about the run of a workflow's plan (`RunPlan.job_plan`)."""
-    known: dict[str, Any] = {"lineage": str(plan["title"]), "thread": str(plan["thread"]), **values}
-    segment = f"{plan['segment']}/{plan['most_segments']}"
-    return Notice(event=event, run_dir=run_dir, segment=segment, **known)
+    return Notice(
+        event=event,
+        run_dir=run_dir,
+        lineage=str(job_plan["title"]),
+        segment=f"{job_plan['segment']}/{job_plan['most_segments']}",
+        reason=reason,
+        next_step=next_step,
+        plan=plan,
+        thread=str(job_plan["thread"]),
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Every call and every wait has a time limit. The caller decides which changes are
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from trainyard.errors import ServiceError, WaitTimeoutError
@@ -15,7 +16,6 @@ from trainyard.gateways.aws_refusals import AwsAccount
 
 _SECONDS, _PAUSE_SECONDS = 1800.0, 3.0
 _NOTHING_TO_CHANGE = ("submitted information didn't contain changes", "No updates are to be performed")
-_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 _REVIEW = "REVIEW_IN_PROGRESS"  # of a stack that has a change set and was never created
 Json = Mapping[str, Any]
 
@@ -24,17 +24,14 @@ class CloudFormationStack:
     """A stack in one region, by its name. Each method raises ServiceError."""
 
     def __init__(self, aws: AwsAccount, name: str) -> None:
-        self.name, self._aws = name, aws
-
-    def _call(self, operation: str, **given: Any) -> Any:
-        return self._aws.call("cloudformation", operation, **given)
+        self.name, self._call = name, partial(aws.call, "cloudformation")
 
     def find(self) -> Json | None:
         """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""
         # AWS has no code of its own for "does not exist", and nothing else about a name is invalid.
         answer = self._call("describe_stacks", absent=("ValidationError",), StackName=self.name)
-        stack: Json | None = answer["Stacks"][0] if answer else None
-        return stack if stack and stack["StackStatus"] != _REVIEW else None
+        found: Json = answer["Stacks"][0] if answer else {"StackStatus": _REVIEW}
+        return None if found["StackStatus"] == _REVIEW else found
 
     def plan(self, body: str, parameters: Mapping[str, str], *, new: bool) -> tuple[str, list[Json]]:
         """Create a change set; return its ARN and each ResourceChange, or nothing if all is as wanted.
@@ -50,17 +47,16 @@ class CloudFormationStack:
             Capabilities=["CAPABILITY_NAMED_IAM"],
             ChangeSetType="CREATE" if new else "UPDATE",
             **({} if new else {"DeploymentMode": "REVERT_DRIFT"}),
-        )
-        named = {"ChangeSetName": made["Id"]}
-        found = self._wait("Status", lambda: self._call("describe_change_set", **named))
+        )["Id"]
+        found = self._wait("Status", partial(self._call, "describe_change_set", ChangeSetName=made))
         if found["Status"] == "CREATE_COMPLETE":
-            return made["Id"], [each["ResourceChange"] for each in found.get("Changes", ())]
+            return made, [each["ResourceChange"] for each in found.get("Changes", ())]
         reason, findings = str(found.get("StatusReason", "")), ""
         if is_refused := not any(text in reason for text in _NOTHING_TO_CHANGE):
             # The reason only mentions the findings of the early validation, such as a name that is taken.
-            events = self._call("describe_events", **named, Filters={"FailedEvents": True})
+            events = self._call("describe_events", ChangeSetName=made, Filters={"FailedEvents": True})
             findings = _reasons(events["OperationEvents"], "ValidationStatusReason")
-        self.discard(made["Id"], new=new)
+        self.discard(made, new=new)
         if is_refused:
             raise ServiceError(f"CloudFormation refused the changes: {reason}{findings}")
         return "", []
@@ -73,20 +69,20 @@ class CloudFormationStack:
 
     def execute(self, change_set: str) -> None:
         """Execute a change set and wait for its end. Raises WaitTimeoutError, too."""
-        named = {"StackName": self.name}
         token = f"trainyard-{uuid.uuid4().hex}"  # marks the events of this change
         # A rollback deletes also created resources that would keep their data: they are still empty.
         kept = {"ClientRequestToken": token, "RetainExceptOnCreate": True}
-        self._call("execute_change_set", **named, ChangeSetName=change_set, **kept)
+        self._call("execute_change_set", StackName=self.name, ChangeSetName=change_set, **kept)
         time.sleep(_PAUSE_SECONDS)  # the status may still be that before the change
-        stack = self._wait("StackStatus", lambda: self._call("describe_stacks", **named)["Stacks"][0])
-        if (status := stack["StackStatus"]) not in _GOOD:
-            events = self._call("describe_stack_events", **named)["StackEvents"]  # the newest first
+        describe = partial(self._call, "describe_stacks", StackName=self.name)
+        status = self._wait("StackStatus", lambda: describe()["Stacks"][0])["StackStatus"]
+        if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+            events = self._call("describe_stack_events", StackName=self.name)["StackEvents"]
             own = (each for each in reversed(events) if each.get("ClientRequestToken") == token)
             failed = (each for each in own if each["ResourceStatus"].endswith("_FAILED"))
             text = f"Stack {self.name} was not changed as planned: it is {status}."
-            text += _reasons(failed, "ResourceStatusReason")
-            raise ServiceError(f"{text}\nRemove the cause and run this again.")
+            reasons = _reasons(failed, "ResourceStatusReason")
+            raise ServiceError(f"{text}{reasons}\nRemove the cause and run this again.")
 
     def _wait(self, key: str, describe: Callable[[], Json]) -> Json:
         """Return what `describe` answers once its status has settled."""

@@ -29,7 +29,10 @@ from trainyard.run.suggested_commands import changed_command, resume_command, tr
 
 
 class FailureKind(StrEnum):
-    """Kind of failure of a run."""
+    """Kind of failure that a run records about itself, by its exception.
+
+    `FailureClass` of the room watch classifies every end that a report knows, of pods and machines too.
+    """
 
     NOT_FINITE = "nan"
     GPU_MEMORY = "oom-gpu"

@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Class of the end of a training in every report; docs/runbooks/failures.md has the meanings."""
+    """Class of the end of a training in every report; docs/runbooks/failures.md has the meanings.
+
+    `FailureKind` of the room run is the smaller list that a run records about itself.
+    """
 
     GPU_MEMORY = "oom-gpu"
     HOST_MEMORY = "oom-host"

@@ -1,5 +1,6 @@
 """An image that is in ECR already: when it is taken, checked again, or built again."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from tests.cases import each_case
 from tests.integration.test_build_image import ROOT, answers
 
-from trainyard.errors import ConfigError
+from trainyard.errors import CheckFailedError, ConfigError
 from trainyard.gateways.images.codebuild import BuildState
 from trainyard.image.building.aws_build import AwsBuilder
 from trainyard.image.building.build_poll import BuildPoll
@@ -34,10 +35,31 @@ REQUEST = BuildRequest(
     unpinned=(),
 )
 CONTENT = REQUEST.tag
+HOST = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 
 
 def passed(level: str, digest: str = ONE) -> dict[str, str]:
     return {checked_tag(level, CONTENT, digest): digest}
+
+
+def builder_of(aws: Any, **given: Any) -> AwsBuilder:
+    """A builder whose registry is empty, unless `given` says otherwise."""
+    known: dict[str, Any] = {
+        "send_files": lambda _: ({"sourceLocationOverride": "bucket/key"}, True),
+        "find_digest": lambda *, tag, digest, **_: digest or None,
+        "fixed_tags": lambda _: lambda tag: False,
+        "needed_tags": lambda _: [],
+        "find_cache": lambda _: "",
+        "host": HOST,
+        "project": "p",
+        "level": "quick",
+        "variables": {"CHECK_FLAGS": "--cpu"},
+        "secrets": {},
+        "buildspec": (ROOT / "buildspec.yml").read_bytes(),
+        "token": "t",
+    }
+    poll = BuildPoll(aws, lambda *_: None, lambda: 0.0, seconds=1.0, poll_seconds=1.0)
+    return AwsBuilder(aws, poll, **known | given)
 
 
 @each_case(
@@ -68,25 +90,16 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
         assert variables["TASK"] != "check" or variables["IMAGE_URI"].endswith(f"/fsdp@{ONE}")
         return "id"
 
-    uri = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@{ONE}"
+    uri = f"{HOST}/fsdp@{ONE}"
     exported = {"IMAGE_DIGEST": ONE, "IMAGE_CHECK": answers(uri, level)}
     ended = BuildState("id", "SUCCEEDED", (), "", "", "", exported)
     aws: Any = SimpleNamespace(region="us-west-2", start=start, follow=lambda *_, **__: ended)
-    builder = AwsBuilder(
+    builder = builder_of(
         aws,
-        BuildPoll(aws, lambda *_: None, lambda: 0.0, seconds=1.0, poll_seconds=1.0),
-        send_files=lambda _: ({"sourceLocationOverride": "bucket/key"}, True),
         find_digest=lambda *, tag, digest, **_: digest or held.get(tag),
         fixed_tags=lambda _: lambda tag: immutable and tag != "latest",
         needed_tags=lambda _: needed,
-        find_cache=lambda _: "",
-        host="123456789012.dkr.ecr.us-west-2.amazonaws.com",
-        project="p",
         level=level,
-        variables={"CHECK_FLAGS": "--cpu"},
-        secrets={},
-        buildspec=(ROOT / "buildspec.yml").read_bytes(),
-        token="t",
     )
     if immutable and task == "image" and held.keys() & set(needed):
         with pytest.raises(ConfigError, match="names an image already"):
@@ -97,3 +110,24 @@ def test_an_image_is_taken_only_with_every_tag_and_the_level_that_are_asked_for(
     assert isinstance(result, dict)
     assert started == [task] * bool(task)
     assert result["built"] is (task == "image")
+
+
+def test_an_image_that_was_built_before_one_that_fails_is_named() -> None:
+    states = {
+        "fsdp": BuildState("fsdp", "SUCCEEDED", (), "", "", "", {"IMAGE_DIGEST": ONE}),
+        "verl": BuildState("verl", "FAILED", (), "", "", "", {}),
+    }
+
+    def start(_project: str, *, variables: dict[str, str], **_: Any) -> str:
+        return variables["IMAGE"]
+
+    aws: Any = SimpleNamespace(
+        region="us-west-2", start=start, follow=lambda build, *_, **__: states[build], log_tail=lambda _: []
+    )
+    with pytest.raises(
+        CheckFailedError, match=f"verl failed.\nBuilt before it in this call: {HOST}/fsdp@{ONE}"
+    ):
+        builder_of(aws).build([REQUEST, replace(REQUEST, image="verl")])
+    with pytest.raises(CheckFailedError) as alone:
+        builder_of(aws).build([replace(REQUEST, image="verl")])
+    assert "Built before" not in str(alone.value)

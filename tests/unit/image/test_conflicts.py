@@ -14,20 +14,21 @@ from trainyard.image.conflict.base_choice import choose_base
 from trainyard.image.conflict.base_images import base_image
 from trainyard.image.conflict.conflict_fix import fix
 from trainyard.image.conflict.conflict_rule import TargetMachine
-from trainyard.image.conflict.container_rules import _JUDGED, judge_versions
+from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import DeclaredVersions, declare
-from trainyard.image.conflict.version_facts import (
+from trainyard.image.context.dockerfile import parse_dockerfile
+from trainyard.image.version_facts import (
     MOST_DAYS,
     RENEWED,
     old_tables,
     oldest_driver,
+    row_of,
     rows,
     rows_with,
     torch_builds,
     version,
     version_text,
 )
-from trainyard.image.context.dockerfile import parse_dockerfile
 from trainyard.plan.environment.variable_rules import RENAMED, RULES, VariableScope, judge_variable
 from trainyard.plan.finding import Finding
 from trainyard.plan.instances import CATALOGUE, GPUS
@@ -233,7 +234,7 @@ def test_an_image_and_a_job_judge_a_variable_alike(name: str, value: str, efa: b
     machine = TargetMachine(efa=efa)
     found = [f for f in findings(f"FROM scratch\nENV {name}={value}\nUSER 1\n", "", machine) if f.line == 2]
     judged = judge_variable(name, value, VariableScope(efa=None if efa is None else int(efa)))
-    if name in _JUDGED:
+    if name in row_of("rules", rule="environment")["variables"]:
         assert bool(found) is (judged is not None and judged.severity in ("error", "warning"))
     if found:
         assert judged and [(f.severity, f.evidence) for f in found] == [(judged.severity, judged.evidence)]

@@ -11,8 +11,8 @@ from trainyard.commands.image_lint import find_uv
 from trainyard.errors import ConfigError
 from trainyard.gateways.images.image_layers import FoundFile, LayerFiles
 from trainyard.gateways.package_resolver import published_digests
-from trainyard.image.conflict.version_facts import rows
 from trainyard.image.release.published_files import judge_layers, parse_allowed
+from trainyard.image.version_facts import rows
 
 SITE = "usr/lib/python3.12/site-packages"
 PUBLISHED = "a" * 64

@@ -21,8 +21,8 @@ from trainyard.image.release.check_levels import (
     Answer,
     check_lines,
     judge_declared,
-    linux_markers,
     probe_answers,
+    processor_of,
 )
 from trainyard.image.release.release_order import SEVERITIES, judge_scan
 from trainyard.image.release.tag_strategy import Tag, find_image_source, plan_tags, tags_for
@@ -198,9 +198,8 @@ def test_a_check_without_a_good_answer_has_failed_and_answers_are_found_between_
     assert probe_answers(["cuda"], f"noise\n{MARK}{told}\nnoise", "") == [Answer("cuda", True, "yes", 1.5)]
 
 
-def test_markers_are_those_of_the_image_and_not_of_who_checks_it() -> None:
-    assert linux_markers("arm64")["platform_machine"] == "aarch64"
-    assert linux_markers("amd64")["platform_machine"] == "x86_64"
+def test_the_processor_is_that_of_the_image_and_not_of_who_checks_it() -> None:
+    assert (processor_of("arm64"), processor_of("amd64")) == ("aarch64", "x86_64")
 
 
 GOOD = ("ab", "a1", "team/a-b", "a.b_c-d/e", "x" * 256)

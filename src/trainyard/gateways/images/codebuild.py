@@ -4,6 +4,7 @@ Every call has a time limit and bounded retries. The caller decides whether a bu
 """
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways.aws_refusals import AwsAccount
+from trainyard.gateways.images.context_files import write_archive
 
 _TAIL_LINES = 12
 # A build is no longer followed when CodeBuild has not answered this many times in a row.
@@ -52,10 +54,23 @@ class CodeBuild:
     def __init__(self, aws: AwsAccount) -> None:
         self._aws, self.region = aws, aws.region
 
-    def upload_source(self, archive: Path, *, bucket: str, key: str) -> bool:
+    def send_source(
+        self, files: Mapping[str, Path], *, project: str, bucket: str
+    ) -> tuple[dict[str, str], bool]:
+        """Send an archive of these files, unless S3 has it.
+
+        Return the source that a build of the project takes instead of its own, and whether it was sent.
+        """
+        with tempfile.TemporaryDirectory(prefix="trainyard-source-") as folder:
+            archive = Path(folder) / "source.zip"
+            key = f"{project}/source/{write_archive(files, archive)}.zip"
+            is_new = self._upload(archive, bucket, key)
+        return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, is_new
+
+    def _upload(self, archive: Path, bucket: str, key: str) -> bool:
         """Put an archive into a bucket unless it exists there; return whether it was sent.
 
-        The key must contain the digest of the content, because an existing object is assumed to be the same.
+        The key contains the digest of the content, so an existing object is the same.
         """
         text = (
             f"S3 has no bucket {bucket}, or it is not one of this account. Set it up once with "

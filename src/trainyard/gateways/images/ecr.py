@@ -38,6 +38,11 @@ def no_repository(name: str, region: str) -> str:
     )
 
 
+def registry_host(account: str, region: str) -> str:
+    """Return the name of ECR's registry in an account and region."""
+    return f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+
+
 def find_digest(
     *,
     account: str,

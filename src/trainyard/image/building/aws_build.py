@@ -10,20 +10,18 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigError, DamagedFileError, VerificationError
+from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, VerificationError
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
+from trainyard.image.release.check_levels import LEVELS
 from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import BuildState, CodeBuild
 
-# Levels of the check; each includes the one before.
-_LEVELS = ("quick", "standard", "full")
 # The folder of the context in the archive, beside the files that run the build.
 _CONTEXT = ".image-context"
 _NO_EXPORT = "it exported no {}. The project must build with the buildspec.yml of this repository"
@@ -36,7 +34,7 @@ class AwsBuilder:
     aws: "CodeBuild"
     poll: BuildPoll
     send_files: Callable[[Mapping[str, Path]], tuple[dict[str, str], bool]]
-    """Sends files, and those of this repository that a build needs; returns what `send_source` does."""
+    """Sends files and those of this repository that a build needs; returns what `send_source` does."""
     find_digest: Callable[..., str | None]
     """Returns the digest that ECR holds for `repository`, `tag` and `digest`; None if there is none."""
     fixed_tags: Callable[[BuildRequest], Callable[[str], bool]]
@@ -65,19 +63,28 @@ class AwsBuilder:
         Raises ConfigError and ServiceError before any build is started, what `BuildPoll.follow` raises, and
         VerificationError for a build whose image is not proven.
         """
-        held = {one.image: self._find_existing_image(one) for one in requests}
-        for request in requests:
-            if not held[request.image][0]:
-                self._require_free_tags(request)
-        starts = {
-            one.image: self._start(one, held[one.image][0]) for one in requests if not held[one.image][1]
-        }
-        return [self._build_one(one, held[one.image][0], starts.get(one.image)) for one in requests]
+        results = list[dict[str, Any]]()
+        for plan in [(one, *self._plan(one)) for one in requests]:  # all are planned before the first starts
+            try:
+                results.append(self._build_one(*plan))
+            except TrainyardError as error:
+                built = ", ".join(one["uri"] for one in results if one["built"])
+                if not built:
+                    raise
+                raise type(error)(f"{error}\nBuilt before it in this call: {built}") from None
+        return results
+
+    def _plan(self, request: BuildRequest) -> tuple[str, Callable[[int], str] | None]:
+        """Return the digest that ECR has, or nothing, and how to start the build or check that is needed."""
+        digest, has_passed = self._find_existing_image(request)
+        if not digest:
+            self._require_free_tags(request)
+        return digest, None if has_passed else self._start(request, digest)
 
     def _build_one(
         self, request: BuildRequest, held: str, start: Callable[[int], str] | None
     ) -> dict[str, Any]:
-        """Return the result; `held` is the digest that ECR has, `start` a build or a check that is needed."""
+        """Return the result of a planned build."""
         existing = {"uri": self._uri(request, held), "digest": held, "built": False}
         if start is None:
             return request.record() | existing
@@ -109,10 +116,11 @@ class AwsBuilder:
         digest = found.pop() if len(found) == 1 else None
         if digest is None:
             return "", False
-        enough = _LEVELS.index(self.level)
-        for level in (*_LEVELS[enough:], *_LEVELS[:enough]):
+        levels = tuple(LEVELS)  # each includes the one before
+        enough = levels[levels.index(self.level) :]
+        for level in dict.fromkeys((*enough, *levels)):
             if self._digest(request, checked_tag(level, request.tag, digest)) == digest:
-                return digest, level in _LEVELS[enough:]
+                return digest, level in enough
         return (digest if self._digest(request, request.tag) == digest else ""), False
 
     def _require_free_tags(self, request: BuildRequest) -> None:
@@ -120,9 +128,8 @@ class AwsBuilder:
         fixed = self.fixed_tags(request)
         taken = [name for name in self.needed_tags(request) if fixed(name) and self._digest(request, name)]
         if taken:
-            why = "".join(
-                f"; {one} is not pinned by digest, so each build differs" for one in request.unpinned[:1]
-            )
+            base = next(iter(request.unpinned), "")
+            why = f"; {base} is not pinned by digest, so each build differs" if base else ""
             raise ConfigError(
                 f"{request.image}:{taken[0]} names an image already, and this tag cannot move there{why}. "
                 "Choose another tag or version, or commit a change. Nothing was started."
@@ -169,11 +176,6 @@ class AwsBuilder:
 
     def _uri(self, request: BuildRequest, digest: str) -> str:
         return f"{self.host}/{request.image}@{digest}"
-
-
-def registry_host(account: str, region: str) -> str:
-    """Return the name of ECR's registry in an account and region."""
-    return f"{account}.dkr.ecr.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
 
 
 def _build_variables(request: BuildRequest, cache: str) -> dict[str, str]:
@@ -237,20 +239,3 @@ def exported_answers(ended: "BuildState", image: str, level: str, buildspec: byt
     if failed:
         raise _unproven(image, ended, f"these checks failed: {', '.join(failed)}")
     return answers
-
-
-def send_source(
-    aws: "CodeBuild",
-    files: Mapping[str, Path],
-    write_archive: Callable[[Mapping[str, Path], Path], str],
-    *,
-    project: str,
-    bucket: str,
-) -> tuple[dict[str, str], bool]:
-    """Upload an archive of these files to S3; return the project's source override, and whether it is new."""
-    with TemporaryDirectory(prefix="trainyard-source-") as where:
-        archive = Path(where) / "source.zip"
-        digest = write_archive(files, archive)
-        key = f"{project}/source/{digest}.zip"  # so that equal content is uploaded once
-        is_new = aws.upload_source(archive, bucket=bucket, key=key)
-    return {"sourceTypeOverride": "S3", "sourceLocationOverride": f"{bucket}/{key}"}, is_new

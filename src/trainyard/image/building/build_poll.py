@@ -54,9 +54,8 @@ class BuildPoll:
                 return state
             if attempt == self.most_attempts or not can_retry(state):
                 break
-            self.log(
-                image, f"{describe_build_end(state)}; another attempt may succeed, so it is started again"
-            )
+            how = describe_build_end(state)
+            self.log(image, f"{how}; another attempt may succeed, so it is started again")
         raise self._failure(image, state, attempt)
 
     def _follow_once(self, image: str, build_id: str, end: float, started: str) -> "BuildState":
@@ -100,9 +99,8 @@ class BuildPoll:
         if state.status == "TIMED_OUT":
             return WaitTimeoutError(text)
         is_theirs = state.status == "FAULT" or (failed is not None and failed.name in _BEFORE_OURS)
-        return (
-            ServiceTroubleError(text) if is_theirs and state.status != "STOPPED" else CheckFailedError(text)
-        )
+        kind = ServiceTroubleError if is_theirs and state.status != "STOPPED" else CheckFailedError
+        return kind(text)
 
 
 def can_retry(state: "BuildState") -> bool:
@@ -115,9 +113,9 @@ def can_retry(state: "BuildState") -> bool:
         return state.status == "FAULT"
     if state.status == "TIMED_OUT":
         return failed.name in ("QUEUED", "PROVISIONING")
-    if state.status != "FAILED" or not (failed.status == "FAULT" or failed.name == "PROVISIONING"):
-        return False
-    return "AccessDenied" not in failed.message and "not authorized" not in failed.message
+    is_theirs = failed.status == "FAULT" or failed.name == "PROVISIONING"
+    is_refused = "AccessDenied" in failed.message or "not authorized" in failed.message
+    return state.status == "FAILED" and is_theirs and not is_refused
 
 
 def _failed_phase(state: "BuildState") -> "CodeBuildPhase | None":

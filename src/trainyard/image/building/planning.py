@@ -106,15 +106,12 @@ def _base_argument(image: str, parsed: Dockerfile) -> list[str]:
 
 def _require_sources(parsed: Dockerfile, names: Sequence[str], context: Path) -> None:
     """Raise ConfigError for a file that the Dockerfile copies and that is not among the sent ones."""
-    for path in unsent_sources(parsed, names):
-        if any(mark in path for mark in "*?["):
-            continue  # the builder judges what a pattern matches
+    # The builder judges what a pattern matches.
+    for path in (one for one in unsent_sources(parsed, names) if not re.search(r"[*?[]", one)):
+        why = f"{context} has no such file or folder."
         if (context / path).exists():
-            raise ConfigError(
-                f"{path}: the Dockerfile copies it, but it is not sent: git does not track it, or "
-                ".dockerignore excludes it. Add it (git add)."
-            )
-        raise ConfigError(f"{path}: the Dockerfile copies it, but {context} has no such file or folder.")
+            why = "it is not sent: git does not track it, or .dockerignore excludes it. Add it (git add)."
+        raise ConfigError(f"{path}: the Dockerfile copies it, but {why}")
 
 
 def require_content(requests: Sequence[BuildRequest], digest: str) -> None:

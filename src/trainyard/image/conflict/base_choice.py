@@ -6,7 +6,7 @@ Names and versions are those of the tables. It names no digest: look that up whe
 import re
 
 from trainyard.image.conflict.declared_versions import DeclaredVersions
-from trainyard.image.conflict.version_facts import fact, minor, row_of, rows_with, version_text
+from trainyard.image.version_facts import fact, minor, row_of, rows_with, version_text
 
 
 def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
@@ -42,7 +42,5 @@ def choose_base(declared: DeclaredVersions, *, efa: bool) -> tuple[str, str]:
         return f"python:{version_text(minor(base.python)) or '3.12'}-bookworm", why
     if not (base.cuda or base.torch):
         return base.image, "no other image is better"
-    return (
-        "python:3.12-slim-bookworm",
-        "torch's wheels include CUDA, cuDNN and NCCL; a base with CUDA adds more",
-    )
+    why = "torch's wheels include CUDA, cuDNN and NCCL; a base with CUDA adds more"
+    return "python:3.12-slim-bookworm", why

@@ -6,8 +6,8 @@ A Python is unknown where the stage may install another one.
 import re
 from dataclasses import dataclass, replace
 
-from trainyard.image.conflict.version_facts import Version, minor, row_of, rows_with, version
 from trainyard.image.context.dockerfile import Dockerfile, Stage, is_stated
+from trainyard.image.version_facts import Version, minor, row_of, rows_with, version
 
 _OTHER_PYTHON = re.compile(
     r"\b(?:conda|mamba|micromamba|pyenv|deadsnakes|UV_PYTHON)\b|\buv (?:venv|python|sync|run)\b"
@@ -16,10 +16,6 @@ _OTHER_PYTHON = re.compile(
 """Text of commands that may install another Python than the base's."""
 _SYSTEM_PYTHON = re.compile(r"\bapt(?:-get)?\s[^;&|]*\binstall\b[^;&|]*\bpython3(?:-pip|-dev|-venv)?(?=\s|$)")
 """Installs the Python of the distribution, to which pip then belongs."""
-_SYSTEMS = {
-    *("scratch", "ubuntu", "debian", "alpine", "amazonlinux", "fedora", "rockylinux", "almalinux"),
-    *("centos", "busybox", "buildpack-deps"),
-}
 _CUDA_TAG = re.compile(r"cu(?:da)?-?(\d{2})\.?(\d)")
 _PYTHON_TAG = re.compile(r"(?:^|[-_])py(?:thon)?(\d)\.?(\d{1,2})(?:[-_.]|$)")
 
@@ -49,12 +45,9 @@ class BaseImage:
 
 def base_of_stage(parsed: Dockerfile, stage: Stage) -> BaseImage:
     """Return the base image of a stage; its Python is unknown if the stage may install another one."""
-    chain = parsed.ancestors(stage.number)
-    numbers = {one.number for one in chain}
-    found = base_image(chain[0].image, chain[0].line)
-    everything = "\n".join(
-        line.filled for line in parsed.instructions if line.stage in numbers and line.name != "FROM"
-    )
+    first = parsed.ancestors(stage.number)[0]
+    found = base_image(first.image, first.line)
+    everything = "\n".join(line.filled for line in parsed.lineage(stage.number) if line.name != "FROM")
     if _OTHER_PYTHON.search(everything):
         return replace(found, python=())
     if found.kind in ("cuda", "system") and _SYSTEM_PYTHON.search(everything):
@@ -71,22 +64,19 @@ def base_image(image: str, line: int = 0) -> BaseImage:
     head, tag = (head, tag) if head and "/" not in tag else (named, "")
     if "$" in tag:  # a number that ends at a variable without a value is incomplete
         tag = re.sub(r"[\d.]+$", "", tag.partition("$")[0])
-    cuda: Version = (int(m[1]), int(m[2])) if (m := _CUDA_TAG.search(tag)) else ()
-    python: Version = (int(m[1]), int(m[2])) if (m := _PYTHON_TAG.search(tag)) else ()
-    name = head.rpartition("/")[2]
-    known = (row for row in rows_with("containers", "glibc") if re.search(row["named"], f"{name}:{tag}"))
-    glibc = next((row["glibc"] for row in known), "")
-    if head.endswith("nvidia/pytorch"):
-        row = row_of("containers", image="nvcr.io/nvidia/pytorch", tag=tag[:5])
-        torch, cuda, python = (version(row.get(key, "")) for key in ("torch", "cuda", "python"))
-        return BaseImage(image, "ngc", torch, cuda, python, True, line)
-    if "pytorch-training" in head:
-        return BaseImage(image, "dlc", version(tag), cuda, python, True, line)
-    if head.endswith("pytorch/pytorch"):
-        return BaseImage(image, "pytorch", version(tag), cuda, python, "devel" in tag, line)
-    if head.endswith("nvidia/cuda"):
-        return BaseImage(image, "cuda", (), minor(version(tag)), (), "devel" in tag, line, glibc)
-    if name == "python":
-        return BaseImage(image, "python", (), (), version(tag), False, line, glibc)
-    kind = "system" if name in _SYSTEMS and is_stated(image) else "rocm" if "rocm/" in head else "other"
-    return BaseImage(image, kind, (), cuda, python, False, line, glibc if kind == "system" else "")
+    rows = rows_with("containers", "repository")
+    row = next((row for row in rows if re.search(row["repository"], head)), {"kind": "other"})
+    if row["kind"] == "system" and not is_stated(image):
+        row = {"kind": "other"}
+    facts = dict[str, Version]()
+    for name, pattern in (("cuda", _CUDA_TAG), ("python", _PYTHON_TAG)):
+        facts |= {name: (int(found[1]), int(found[2]))} if (found := pattern.search(tag)) else {}
+    if row["kind"] == "ngc":
+        held = row_of("containers", image="nvcr.io/nvidia/pytorch", tag=tag[:5])
+        facts = {name: version(held.get(name, "")) for name in ("torch", "cuda", "python")}
+    elif "tag" in row:
+        facts[row["tag"]] = minor(version(tag)) if row["tag"] == "cuda" else version(tag)
+    system = f"{head.rpartition('/')[2]}:{tag}" if row["kind"] in ("cuda", "python", "system") else ""
+    known = (one["glibc"] for one in rows_with("containers", "glibc") if re.search(one["named"], system))
+    has_compiler = "compiler" in row and row["compiler"] in tag
+    return BaseImage(image, row["kind"], **facts, has_compiler=has_compiler, line=line, glibc=next(known, ""))

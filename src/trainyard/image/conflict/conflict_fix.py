@@ -3,7 +3,6 @@
 A finding without an edit stays, because its fix is a decision for a person.
 """
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,12 +32,6 @@ def fix(text: str, judge: Callable[[str], Sequence[Finding]], *, file: str) -> s
 
 def _errors(found: Sequence[Finding]) -> Counter[str]:
     return Counter(finding.rule for finding in found if finding.severity == ERROR)
-
-
-def diff_of(before: str, after: str, name: str) -> str:
-    """Return the change as a unified diff; empty if nothing changed."""
-    words = (before.splitlines(keepends=True), after.splitlines(keepends=True))
-    return "".join(difflib.unified_diff(*words, fromfile=name, tofile=name))
 
 
 def _apply_edit(lines: Sequence[str], edit: Edit) -> list[str] | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainyard.image.conflict.version_facts import Version, row_of, version_text
+from trainyard.image.version_facts import Version, row_of, version_text
 from trainyard.plan.finding import Edit, Finding, Severity
 from trainyard.plan.instances import InstanceType
 
@@ -46,10 +46,3 @@ def answer(
     file, line = getattr(place, "file", ""), place.line if place else 0
     kind = severity or Severity(words["severity"])
     return Finding(what, kind, why, fix, file=file, line=line, rule=row.partition(".")[0], edit=edit)
-
-
-def finding_record(found: Finding) -> dict[str, Any]:
-    """Return a finding as plain data."""
-    place = {"rule": found.rule, "severity": found.severity.value, "file": found.file, "line": found.line}
-    words = {"what": found.subject, "why": found.evidence, "fix": found.fix}
-    return {**place, **words, "fixable": found.edit is not None}

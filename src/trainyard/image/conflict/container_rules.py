@@ -17,7 +17,8 @@ from trainyard.config.secret_forms import (
 from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine, answer
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.package_rules import PACKAGE_RULES, Rule
-from trainyard.image.conflict.version_facts import (
+from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
+from trainyard.image.version_facts import (
     Version,
     minor,
     row_of,
@@ -26,7 +27,6 @@ from trainyard.image.conflict.version_facts import (
     version,
     version_text,
 )
-from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
 from trainyard.plan.environment.variable_rules import VariableScope, judge_variable
 from trainyard.plan.finding import Finding, Severity
 
@@ -113,27 +113,16 @@ def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
             yield answer("net-plugin", one, value=one.value, right=row["net_plugin"])
 
 
-_JUDGED = frozenset(
-    (
-        *("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT", "FI_PROVIDER"),
-        "FI_EFA_USE_DEVICE_RDMA",
-        *("NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_PROTO", "CUDA_LAUNCH_BLOCKING"),
-        *("NCCL_TIMEOUT", "TORCH_NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT"),
-        *("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT"),
-    )
-)
-"""Variables that are wrong in an image for the same reason as in a job; `judge_variable` judges both."""
-
-
 def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
+    judged = row_of("rules", rule="environment")["variables"]
     for one in declared.variables:
         severity, reason, fix = Severity.INFO, "", "remove it"
         if one.name == "RDMAV_FORK_SAFE":
             # It is right over InfiniBand, and wrong only with EFA.
             uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
             severity, reason = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
-        elif one.name in _JUDGED and (found := judge_variable(one.name, one.value, place)):
+        elif one.name in judged and (found := judge_variable(one.name, one.value, place)):
             severity, reason, fix = found.severity, found.evidence, found.fix
         if severity is not Severity.INFO:
             value = one.value

@@ -13,14 +13,8 @@ from trainyard.image.conflict.install_steps import ContextReader, InstallStep, r
 from trainyard.image.conflict.installed_packages import InstalledPackages
 from trainyard.image.conflict.resolution import Resolver
 from trainyard.image.conflict.stated_packages import Package
-from trainyard.image.conflict.version_facts import Version, minor, torch_row, version
 from trainyard.image.context.dockerfile import Dockerfile, is_stated, pairs_of
-
-_EFA = re.compile(r"aws-efa-installer-([0-9][\d.]*\d)\.tar")
-_PLUGIN = re.compile(
-    r"aws-ofi-nccl[/-]+(?:releases/download/|archive/(?:refs/tags/)?)?v?(\d+\.\d+(?:\.\d+)?)"
-)
-_SYSTEM_NCCL = re.compile(r"libnccl2=(\d+\.\d+\.\d+)")
+from trainyard.image.version_facts import Version, minor, rows_with, torch_row, version
 
 
 @dataclass(frozen=True)
@@ -138,19 +132,15 @@ def declare(
     steps = read_steps(parsed, bases, name, read)
     installed = InstalledPackages(name, resolver, machine)
     installed.follow(steps, "\n".join(line.filled for line in lines))
-    last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
-    known, variables = dict[str, str](), list[Variable]()
-    for line in lines:
-        known |= {key: value for key, value in line.values.items() if "$" not in value}
-        if line.name == "ENV" and line.stage in last:
-            pairs = pairs_of(line.text)
-            variables += [Variable(key, line.values[key], line.line) for key in pairs]
+    known = {key: value for line in lines for key, value in line.values.items() if "$" not in value}
+    own = (line for line in parsed.lineage(len(parsed.stages) - 1) if line.name == "ENV")
+    variables = (Variable(key, one.values[key], one.line) for one in own for key in pairs_of(one.text))
     text = "\n".join(line.filled for line in lines if line.name == "RUN")
 
-    def stated(pattern: re.Pattern[str], variable: str) -> Version:
-        found = pattern.findall(text) or [known.get(variable, "").removeprefix("v")]
-        return version(found[-1])
-
+    stated = dict[str, Version]()
+    for row in rows_with("efa", "stated"):
+        texts = re.findall(row["pattern"], text) or [known.get(row["variable"], "").removeprefix("v")]
+        stated[row["stated"]] = version(texts[-1])
     wheels = (one.version for key, one in installed.packages.items() if key.startswith("nvidia-nccl-cu"))
     return DeclaredVersions(
         dockerfile=name,
@@ -160,9 +150,9 @@ def declare(
         installed=installed,
         variables=tuple(variables),
         commands=text,
-        efa_installer=stated(_EFA, "EFA_INSTALLER_VERSION"),
-        efa_plugin=stated(_PLUGIN, "AWS_OFI_NCCL_VERSION"),
-        nccl=next(wheels, ()) or stated(_SYSTEM_NCCL, "NCCL_VERSION"),
+        efa_installer=stated["installer"],
+        efa_plugin=stated["plugin"],
+        nccl=next(wheels, ()) or stated["nccl"],
         architectures=known.get("TORCH_CUDA_ARCH_LIST", ""),
     )
 

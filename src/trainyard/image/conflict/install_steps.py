@@ -19,20 +19,15 @@ from trainyard.image.conflict.stated_packages import (
     read_requirements,
 )
 from trainyard.image.context.copied_files import context_paths
-from trainyard.image.context.dockerfile import Dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, Instruction
 from trainyard.image.context.install_commands import Install, installs_of
+from trainyard.image.version_facts import fact
 
 ContextReader = Callable[[tuple[str, ...]], tuple[str, str] | None]
 """Returns name and text of the first of these files that the build context has; None if it has none."""
 
 _OTHER_INDEX = re.compile(r"\bpip3? config\b|\bpip\.conf\b|\buv\.toml\b")
 """Text of commands that may make pip and uv use another index."""
-# Variables that name indexes to pip and uv.
-_MAIN_INDEXES = ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
-_OTHER_INDEXES = (
-    *("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS"),
-    *("UV_TORCH_BACKEND", "PIP_CONFIG_FILE"),
-)
 
 
 @dataclass(frozen=True)
@@ -63,14 +58,14 @@ def read_steps(
     """Return the installing commands of the stages in `bases`; `dockerfile` is the name of the file."""
     last = {stage.number for stage in parsed.ancestors(len(parsed.stages) - 1)}
     runs = (
-        (place, line, install)
-        for place, line in enumerate(parsed.instructions)
+        (line, install)
+        for line in parsed.instructions
         if line.stage in bases and line.name == "RUN"
         for install in installs_of(line.filled)
     )
     steps = list[InstallStep]()
-    for place, line, install in runs:
-        find = partial(context_paths, parsed, place, install)
+    for line, install in runs:
+        find = partial(context_paths, parsed, line, install)
         files = _read_files(install, find, read)
         named = (read_requirement(word) for word in install.words)
         words = [replace(one, file=dockerfile, line=line.line) for one in named if one]
@@ -86,7 +81,7 @@ def read_steps(
                 install,
                 stated,
                 tuple(one.written for limit in limits for one in limit.requirements),
-                _indexes([install, *(file.options for file in files)], _index_variables(parsed, place)),
+                _indexes([install, *(file.options for file in files)], _index_variables(parsed, line)),
                 bases[line.stage],
                 line.line,
                 line.stage,
@@ -118,19 +113,17 @@ def _read_files(
 
 def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[str, ...]:
     main = [one.main_index for one in named if one.main_index]
-    main += [variables[name] for name in _MAIN_INDEXES if variables.get(name)]
+    main += [variables[name] for name in fact("commands", "main_indexes") if variables.get(name)]
     others = [url for one in named for url in one.other_indexes]
-    others += [url for name in _OTHER_INDEXES for url in variables.get(name, "").split()]
+    others += [url for name in fact("commands", "other_indexes") for url in variables.get(name, "").split()]
     return ((main or [""])[0], *others)
 
 
-def _index_variables(parsed: Dockerfile, place: int) -> dict[str, str]:
+def _index_variables(parsed: Dockerfile, here: Instruction) -> dict[str, str]:
     """Return the variables that name indexes to pip and uv at an instruction; `$` is an unknown index."""
-    here = parsed.instructions[place]
-    numbers = {one.number for one in parsed.ancestors(here.stage)}
-    names = (*_MAIN_INDEXES, *_OTHER_INDEXES)
+    names = (*fact("commands", "main_indexes"), *fact("commands", "other_indexes"))
     found = {name: here.values[name] for name in names if here.values.get(name)}
-    for line in (line for line in parsed.instructions[: place + 1] if line.stage in numbers):
+    for line in (line for line in parsed.lineage(here.stage) if line.line <= here.line):
         declared = line.text.partition("=")[0].split() if line.name == "ARG" else ()
         found |= {name: "$" for name in declared if name in names and not line.values.get(name)}
         if _OTHER_INDEX.search(line.filled):

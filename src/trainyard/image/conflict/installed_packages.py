@@ -9,17 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from packaging.version import InvalidVersion
-from packaging.version import Version as PackageVersion
-
 from trainyard.image.conflict.conflict_rule import ERROR, WARNING, answer
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.resolution import (
-    BUILD_PARTS,
     OF_TORCH,
     PYPI,
     Resolver,
     ResolverRequest,
+    build_parts,
     platform_flags,
     refuse,
     request_of,
@@ -28,7 +25,7 @@ from trainyard.image.conflict.resolution import (
     without_build,
 )
 from trainyard.image.conflict.stated_packages import Package, StatedRequirement
-from trainyard.image.conflict.version_facts import torch_builds, version, version_text
+from trainyard.image.version_facts import torch_builds, version, version_text
 from trainyard.plan.finding import Finding
 
 _PYTORCH_INDEX = re.compile(
@@ -90,8 +87,8 @@ class InstalledPackages:
             if install.removes:
                 self.removed.add(one.name)
             if one.pin and not install.removes and len(pins[one.name]) == 1:
-                text, build, index = _build_of(one, step)
-                place = (one.file, one.line, step.stage, index, step.number)
+                text, build = _build_of(one, step)
+                place = (one.file, one.line, step.stage, step.number)
                 self.packages[one.name] = Package(one.name, text, *place, build=build)
                 self.unstated.discard(one.name)
             elif one.name and not _is_kept(one, step, before.get(one.name)):
@@ -121,7 +118,7 @@ class InstalledPackages:
                 self._add(step, "torch", torch)
 
     def _add(self, step: InstallStep, name: str, text: str, *, is_resolved: bool = False) -> None:
-        place = (self.dockerfile, step.line, step.stage, "", step.number)
+        place = (self.dockerfile, step.line, step.stage, step.number)
         self.packages[name] = Package(name, text, *place, is_resolved=is_resolved, build="pypi")
 
     def _take_versions(
@@ -129,23 +126,23 @@ class InstalledPackages:
     ) -> None:
         """Add what the resolver chose, and report each pin that the command replaces without naming it."""
         has_other_index = any(url and not PYPI.fullmatch(url) for url in step.indexes)
+        parts = build_parts()
         for name, text in versions.items():
             known, now = before.get(name), self.packages.get(name)
             if known and name not in names and without_build(f"{name}=={known.text}") != f"{name}=={text}":
-                self.findings += self._replacement(step, known, text)
+                # What an unknown base holds may keep it; the rule torch-twice judges the torch of a base.
+                is_certain = step.base.kind != "other" or name in OF_TORCH
+                if is_certain and known.step >= 0 and not known.is_resolved:
+                    self.findings.append(
+                        answer("replaced", step, name=name, found=known.text, before=known.line, now=text)
+                    )
             elif known or (now and now.step == step.number):
                 continue
             # Another index may have other versions, and another build of torch needs other CUDA libraries.
-            is_foreign = (has_other_index and name in OF_TORCH) or (name in BUILD_PARTS and name not in names)
+            is_foreign = (has_other_index and name in OF_TORCH) or (name in parts and name not in names)
             if not is_foreign and (known or not step.base.has_packages):
                 self._add(step, name, text, is_resolved=known is None or known.is_resolved)
                 self.unstated.discard(name)
-
-    def _replacement(self, step: InstallStep, known: Package, now: str) -> Iterator[Finding]:
-        # What an unknown base holds may keep the package; the rule torch-twice judges the torch of a base.
-        is_certain = step.base.kind != "other" or known.name in OF_TORCH
-        if known.step >= 0 and not known.is_resolved and is_certain:
-            yield answer("replaced", step, name=known.name, found=known.text, before=known.line, now=now)
 
     def _judge_end(self, resolver: Resolver, steps: Sequence[InstallStep]) -> Iterator[Finding]:
         """Yield a finding if the packages installed in the end are incompatible, which pip permits."""
@@ -158,7 +155,7 @@ class InstalledPackages:
         if len({one.step for one in packages.values()}) < 2:
             return
         is_pypi = torch is not None and torch.build == "pypi"
-        dropped = BUILD_PARTS.difference(packages) if is_pypi else BUILD_PARTS
+        dropped = build_parts().difference(packages if is_pypi else ())
         pins = (without_build(f"{one.name}=={one.text}") for one in packages.values())
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
         flags = platform_flags(steps[-1].base, self.machine)
@@ -177,35 +174,31 @@ def _is_kept(one: StatedRequirement, step: InstallStep, before: Package | None) 
     install = step.install
     if install.removes or install.upgrades or one.pin or before is None or one.allowed is None:
         return False
-    try:
-        fulfils = one.allowed.contains(PackageVersion(before.text), prereleases=True)
-    except InvalidVersion:
-        return False
-    return fulfils
+    return one.allowed.contains(before.text, prereleases=True)
 
 
-def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str, str]:
-    """Return the version of a pin with its build, the origin of the build, and the index that states it."""
+def _build_of(one: StatedRequirement, step: InstallStep) -> tuple[str, str]:
+    """Return the version of a pin with its build, and the origin of the build."""
     urls = [url for url in step.indexes if url and not PYPI.fullmatch(url)]
     is_main = bool(step.indexes[0]) and step.indexes[0] in urls
     indexes = [_PYTORCH_INDEX.fullmatch(url) for url in urls]
     suffix = next((match[1] for match in indexes if match and match[1]), "")
     kind, local, base = re.sub(r"[\d.]+$", "", suffix), one.pin.partition("+")[2], step.base
     if one.name not in OF_TORCH:
-        return one.pin, "", ""
+        return one.pin, ""
     if local:
         own = re.match(r"cpu|rocm", local)
-        return one.pin, own[0] if own else "named" if all(indexes) else "private", ""
+        return one.pin, own[0] if own else "named" if all(indexes) else "private"
     is_of_base = one.name == "torch" and base.torch and base.torch == version(one.pin)
     if is_of_base and not step.install.upgrades and base.kind != "ngc":
-        return one.pin, "base", ""
+        return one.pin, "base"
     unknown = base.kind == "other" or (base.kind in ("pytorch", "dlc") and not base.torch)
     if not all(indexes) or (not is_main and unknown) or len(urls) > 1:
-        return one.pin, "", ""
+        return one.pin, ""
     if not urls:
-        return one.pin, "pypi", ""
+        return one.pin, "pypi"
     if kind in ("cpu", "rocm"):
-        return one.pin, kind if is_main else "", ""
+        return one.pin, kind if is_main else ""
     if suffix and (is_main or version(f"{suffix[2:4]}.{suffix[4:]}") in torch_builds(version(one.pin))):
-        return f"{one.pin}+{suffix}", "named", suffix
-    return one.pin, "", ""
+        return f"{one.pin}+{suffix}", "named"
+    return one.pin, ""

@@ -12,7 +12,8 @@ from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.install_steps import InstallStep
 from trainyard.image.conflict.stated_packages import Package
-from trainyard.image.conflict.version_facts import (
+from trainyard.image.context.dockerfile import is_stated
+from trainyard.image.version_facts import (
     Version,
     fact,
     minor,
@@ -25,19 +26,11 @@ from trainyard.image.conflict.version_facts import (
     version,
     version_text,
 )
-from trainyard.image.context.dockerfile import is_stated
 from trainyard.plan.finding import Edit, Finding
 
 Rule = Callable[[DeclaredVersions, TargetMachine], Iterator[Finding]]
-_BUILD_TOOLS = {
-    *("pip", "setuptools", "wheel", "packaging", "ninja", "cmake", "build", "uv", "psutil", "einops"),
-    "pybind11",
-}
-"""Packages that do not need torch."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)*(?:\+cu\d{3})?")
 """The version of a release; nightly builds exist with other CUDA releases."""
-_FOR_EACH_CUDA = ("nvidia-cutlass-dsl-libs",)
-"""Parts for several CUDA releases: nvidia-cutlass-dsl requires all of them, and uses one."""
 
 
 def _torch_python(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
@@ -89,9 +82,10 @@ def _other_build(declared: DeclaredVersions, torch: Package, cuda: Version) -> E
     others = (one for one in declared.packages.values() if one.name != "torch")
     if torch.file != declared.dockerfile or any(one.text.endswith(f"+{suffix}") for one in others):
         return None
-    if torch.index:
+    pin = f"torch=={torch.text}"
+    if pin not in declared.commands:  # the index states the build
         return Edit(torch.line, f"whl/{suffix}", f"whl/{right}")
-    return Edit(torch.line, f"torch=={torch.text}", f"torch=={torch.text.partition('+')[0]}+{right}")
+    return Edit(torch.line, pin, f"{pin.partition('+')[0]}+{right}")
 
 
 def _base_cuda(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
@@ -134,10 +128,10 @@ def _driver(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Find
 
 
 def _cuda_suffix(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    cuda = declared.cuda
+    cuda, for_each = declared.cuda, fact("pairs", "for_each_cuda")
     for name, package in sorted(declared.packages.items()):
         stem, _cu, suffix = name.rpartition("-cu")
-        if cuda and re.fullmatch(r"1[1-9]", suffix) and int(suffix) != cuda[0] and stem not in _FOR_EACH_CUDA:
+        if cuda and re.fullmatch(r"1[1-9]", suffix) and int(suffix) != cuda[0] and stem not in for_each:
             yield answer(
                 "cuda-suffix", package, name=name, suffix=suffix, cuda=cuda, stem=stem, major=cuda[0]
             )
@@ -150,7 +144,7 @@ def _flash_attn(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
 
 
 def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:
-    torch_is_there, compiled = False, fact("pairs", "needs_nvcc")
+    torch_is_there, compiled, tools = False, fact("pairs", "needs_nvcc"), fact("pairs", "build_tools")
     for step in declared.steps:
         stated, base, install = step.stated, step.base, step.install
         source = next((one for one in stated if one.name in compiled and one.written), None)
@@ -161,7 +155,7 @@ def _compiled(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]
                 yield answer("compiled.nvcc", step, severity=severity, package=package, image=image)
             elif not torch_is_there and base.kind in ("cuda", "python", "system"):
                 yield answer("compiled.torch", step, package=source.written, name=source.name)
-        if step.unread or (not install.removes and any(one.name not in _BUILD_TOOLS for one in stated)):
+        if step.unread or (not install.removes and any(one.name not in tools for one in stated)):
             torch_is_there = True  # more than build tools may include torch
 
 
@@ -171,8 +165,7 @@ _MAY_HAVE_CUDA = re.compile(r"(?<!whl/)(?:cuda|nvcc|conda\b|SKIP_CUDA_BUILD|\.ru
 
 def _may_have_cuda(declared: DeclaredVersions, step: InstallStep) -> bool:
     """Return whether an instruction up to a command may install CUDA; the driver reads `NVIDIA_*`."""
-    stages = {stage.number for stage in declared.parsed.ancestors(step.stage)}
-    here = [i for i in declared.parsed.instructions if i.stage in stages and i.line <= step.line]
+    here = [line for line in declared.parsed.lineage(step.stage) if line.line <= step.line]
     texts = (i.text for i in here if i.name in ("RUN", "COPY", "ADD", "ENV") and "NVIDIA_" not in i.text)
     return any(map(_MAY_HAVE_CUDA.search, texts))
 
@@ -227,10 +220,8 @@ def _abi(torch: Version, declared: DeclaredVersions) -> str:
     build = declared.torch.build if declared.torch else ""
     if not torch or (build not in ("pypi", "named") and declared.base.kind != "pytorch"):
         return ""
-    old, new = next(rows_with("torch", "abi_until")), next(rows_with("torch", "abi_from"))
-    if torch <= version(old["abi_until"]):
-        return str(old["cxx11abi"])
-    return str(new["cxx11abi"]) if torch >= version(new["abi_from"]) else ""
+    spans = ((row, version(row["oldest"]), version(row["newest"])) for row in rows_with("torch", "cxx11abi"))
+    return next((str(row["cxx11abi"]) for row, oldest, newest in spans if oldest <= torch <= newest), "")
 
 
 def _pair(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:

@@ -10,14 +10,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from trainyard.image.conflict.base_images import BaseImage
 from trainyard.image.conflict.conflict_rule import answer
 from trainyard.image.conflict.install_steps import InstallStep
-from trainyard.image.conflict.stated_packages import Package, StatedRequirement
-from trainyard.image.conflict.version_facts import minor, version, version_text
+from trainyard.image.conflict.stated_packages import (
+    Package,
+    StatedRequirement,
+    locked_packages,
+    read_requirement,
+)
+from trainyard.image.version_facts import minor, rows_with, version, version_text
 from trainyard.plan.finding import Edit, Finding
 
 _PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.9", "3.8", "3.7", "3.6")
@@ -26,17 +30,6 @@ _TORCH_INDEX = re.compile(r"https?://download\.pytorch\.org/whl/.*")
 PYPI = re.compile(r"https?://[^/]*(?:pypi|mirrors?)[^ ]*|https?://[^ ]*/pypi/[^ ]*")
 """PyPI, its mirrors and NVIDIA's index, which has packages that PyPI lacks."""
 OF_TORCH = frozenset(("torch", "torchvision", "torchaudio", "triton"))
-_CUDA_PARTS = (
-    *("cublas", "cuda-cupti", "cuda-nvrtc", "cuda-runtime", "cudnn", "cufft", "cufile", "curand", "cusolver"),
-    *("cusparse", "cusparselt", "nccl", "nvjitlink", "nvshmem", "nvtx"),
-)
-BUILD_PARTS = frozenset(
-    (
-        *(f"nvidia-{part}{suffix}" for part in _CUDA_PARTS for suffix in ("", "-cu11", "-cu12", "-cu13")),
-        *("triton", "cuda-bindings", "cuda-toolkit", "pytorch-triton"),
-    )
-)
-"""Packages that another build of torch than PyPI's requires in other versions."""
 _NEWEST_GLIBC = "2.40"
 """The newest that uv has a platform for; taken where the base's is unknown."""
 _MISSING = re.compile(
@@ -96,7 +89,7 @@ def request_of(
     dropped, base, names = set[str](), step.base, {one.name for one in step.stated}
     written = [one.written for one in step.stated if one.written]
     if any(map(_TORCH_INDEX.fullmatch, indexes)) or any("+" in one for one in written):
-        dropped |= BUILD_PARTS
+        dropped |= build_parts()
     if base.torch or base.kind in ("pytorch", "ngc", "dlc", "rocm"):  # they hold these packages
         pinned = {one.name for one in step.stated if one.pin}
         dropped |= OF_TORCH - {*installed, *pinned, *(["torch"] if base.torch else [])}
@@ -114,6 +107,13 @@ def request_of(
     )
 
 
+def build_parts() -> frozenset[str]:
+    """Return the packages that another build of torch than PyPI's requires in other versions."""
+    row = next(rows_with("torch", "cuda_parts"))
+    parts = (f"nvidia-{part}{suffix}" for part in row["cuda_parts"] for suffix in row["suffixes"])
+    return frozenset((*parts, *row["other_parts"]))
+
+
 def platform_flags(base: BaseImage, machine: str) -> tuple[str, ...]:
     """Return uv's options for the processor and the C library of an image."""
     glibc = _NEWEST_GLIBC if version(base.glibc) > version(_NEWEST_GLIBC) else base.glibc or _NEWEST_GLIBC
@@ -128,11 +128,8 @@ def without_build(written: str) -> str:
     """
     if "+" not in written:
         return written
-    try:
-        name = canonicalize_name(Requirement(written).name)
-    except InvalidRequirement:
-        return ""
-    return re.sub(r"\+[\w.]+", "", written) if name in OF_TORCH else ""
+    read = read_requirement(written)
+    return re.sub(r"\+[\w.]+", "", written) if read and read.name in OF_TORCH else ""
 
 
 def resolve(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
@@ -153,10 +150,7 @@ def _ask(request: ResolverRequest, resolver: Resolver) -> ResolverAnswer:
     for _ in range(_MOST_TRIES):
         code, chosen, messages = resolver(request)
         if code == 0:
-            lines = (line.partition(";")[0].strip() for line in chosen.splitlines())
-            pins = (line.partition("==") for line in lines if "==" in line)
-            versions = {str(canonicalize_name(name)): text.strip() for name, _, text in pins}
-            return ResolverAnswer(versions, without=tuple(sorted(without)))
+            return ResolverAnswer(locked_packages(chosen, {}), without=tuple(sorted(without)))
         if "No solution found" not in messages or "network was disabled" in messages:
             return ResolverAnswer(unchecked=_reason(messages))
         # uv wraps its messages at the width of the terminal.

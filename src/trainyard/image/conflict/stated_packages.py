@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from trainyard.image.conflict.version_facts import Version, version
 from trainyard.image.context.install_commands import Install, installs_of
+from trainyard.image.version_facts import Version, version
 
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _WHEEL = re.compile(r"([A-Za-z0-9][\w.]*)-\d[^/]*\.whl")
@@ -28,7 +28,7 @@ _LINUX = {
     "platform_machine": "x86_64",
     "extra": "",
 }
-_PYTHONS = tuple(f"3.{number}" for number in range(8, 16))
+PYTHONS = tuple(f"3.{number}" for number in range(8, 17))
 UNREAD = "a project or a file of requirements"
 
 
@@ -44,8 +44,6 @@ class Package:
     """The line; 0 if it does not matter."""
     stage: int
     """The stage that installs it."""
-    index: str = ""
-    """The index that gives `text` its suffix, such as cu124; empty if `text` was written with its suffix."""
     step: int = -1
     """The number of the command that installs it; -1 for the base image."""
     is_resolved: bool = False
@@ -122,21 +120,20 @@ def read_requirements(
     text: str, file: str = "", *, environment: Mapping[str, str] | None = None
 ) -> RequirementsFile:
     """Return the content of a file of requirements, as it applies on Linux."""
-    found, options, line = list[StatedRequirement](), "", 1
+    found, words, line = list[StatedRequirement](), "", 1
     for written in re.findall(r"(?:[^\n]*\\\n)*[^\n]*\n?", text):
         plain = re.sub(r"(?:^|\s)#.*", "", written.replace("\\\n", " "))
         plain = re.sub(r"\s--(?:hash|config-settings|global-option)[= ]\S+", "", plain).strip()
         if plain.startswith("-"):
-            options += f" {plain}"
+            words += f" {plain}"
         elif plain and (one := read_requirement(plain, environment)) is not None:
             found.append(replace(one, file=file, line=line))
         line += written.count("\n")
-    read = (installs_of(f"pip install{options}") or (Install(),))[0]
+    read = (installs_of(f"pip install{words}") or (Install(),))[0]
     is_opaque = read.opaque or read.files or read.projects or any(not one.name for one in found)
     named = tuple(one for one in found if one.name)
-    return RequirementsFile(
-        named, replace(read, opaque=UNREAD if is_opaque else ""), is_lock=" --hash=" in text
-    )
+    options = replace(read, opaque=UNREAD if is_opaque else "")
+    return RequirementsFile(named, options, is_lock=" --hash=" in text)
 
 
 def read_requirement(text: str, environment: Mapping[str, str] | None = None) -> StatedRequirement | None:
@@ -163,20 +160,20 @@ def read_requirement(text: str, environment: Mapping[str, str] | None = None) ->
 def _of_url(name: str, url: str) -> StatedRequirement:
     """Return the requirement of a URL or path, which states a version only as the name of a wheel."""
     wheel = _WHEEL.search(unquote(url))
-    return StatedRequirement(
-        name or (canonicalize_name(wheel[1]) if wheel else ""), wheel=wheel[0] if wheel else ""
-    )
+    if wheel is None:
+        return StatedRequirement(name)
+    return StatedRequirement(name or canonicalize_name(wheel[1]), wheel=wheel[0])
 
 
 def _applies(marker: Marker | None, environment: Mapping[str, str] | None) -> bool | None:
     """Return whether a marker holds on Linux; None if that depends on the Python."""
     if marker is None:
         return True
-    answers, given = set(), environment or {}
-    for python in [given["python_version"]] if "python_version" in given else _PYTHONS:
-        known = {**_LINUX, **given, "python_version": python, "python_full_version": f"{python}.9"}
-        try:
-            answers.add(marker.evaluate(known))
-        except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
-            return None
+    known = {**_LINUX, **(environment or {})}
+    pythons = [known["python_version"]] if "python_version" in known else PYTHONS
+    numbers = ({"python_version": one, "python_full_version": f"{one}.9"} for one in pythons)
+    try:
+        answers = {marker.evaluate({**known, **python}) for python in numbers}
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return None
     return answers.pop() if len(answers) == 1 else None

@@ -55,13 +55,13 @@ def refuse_secrets(found: Mapping[str, str], *, where: str) -> None:
     if not found:
         return
     lines = [f"{name}: {what}" for name, what in sorted(found.items())]
-    more = f"\n  and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    if len(lines) > _MOST_NAMED:
+        lines[_MOST_NAMED:] = [f"and {len(lines) - _MOST_NAMED} more"]
+    named = "\n  ".join(lines)
     raise ConfigError(
-        f"{where}: the build context holds what looks like a secret:\n  "
-        + "\n  ".join(lines[:_MOST_NAMED])
-        + more
-        + "\nEverybody who can pull the image could read it. Remove it from git, or list it in "
-        ".dockerignore, and hand it to the job as a secret. Nothing was sent."
+        f"{where}: the build context holds what looks like a secret:\n  {named}\nEverybody who can pull the "
+        "image could read it. Remove it from git, or list it in .dockerignore, and hand it to the job as a "
+        "secret. Nothing was sent."
     )
 
 

@@ -4,7 +4,9 @@ It handles what the checks need: continued lines, comments, here-documents, the 
 variables of ARG and ENV. It builds nothing, and treats the command of a RUN as text.
 """
 
+import contextlib
 import itertools
+import json
 import posixpath
 import re
 import shlex
@@ -12,22 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.errors import ConfigError
+from trainyard.image.version_facts import fact
 
 _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
-_MOUNT_FROM = re.compile(r"(?:^|,)\s*\"?from=([^,\"]+)", re.I)
-_PAIR = re.compile(r"([A-Za-z_]\w*)=(\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)")
 _WHEELS = re.compile(r"\.whl\b|\bwheel(?:s|house)?\b|/dist\b")
-_KNOWN = {
-    *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL"),
-    *("MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
-}
-
-
-BASE_FOLDER = "/<the folder of the base image>"
-"""Stands for the working directory of a base image, which is unknown."""
+# The working directory of a base image is unknown.
+_BASE_FOLDER = "/<the folder of the base image>"
 
 
 @dataclass(frozen=True)
@@ -62,6 +57,17 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A COPY, an ADD or a mount of a RUN, as written."""
+
+    sources: tuple[str, ...]
+    """Empty if they are no files of a stage, an image or the build context."""
+    target: str
+    origin: str
+    """The stage or image that it reads; empty is the build context."""
+
+
+@dataclass(frozen=True)
 class Dockerfile:
     """A complete file."""
 
@@ -69,14 +75,18 @@ class Dockerfile:
     stages: tuple[Stage, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Every ARG of the file with its default, or with the given value; empty if it has neither."""
-    copied_from: tuple[Stage, ...] = ()
-    """Images in a registry from which no stage starts, but which `COPY --from` or `RUN --mount` reads."""
 
     @property
     def bases(self) -> tuple[Stage, ...]:
-        """The stages that start from a registry image, and the images that are only copied from."""
-        own = (s for s in self.stages if s.image != "scratch" and not self.stage_of(s.image, s.number))
-        return (*own, *self.copied_from)
+        """The stages that start from a registry image, and the images that COPY or a mount reads."""
+        found = [stage for stage in self.stages if not _stage_of(stage.image, self.stages[: stage.number])]
+        known = {name: value for name, value in self.arguments.items() if value}
+        for line in self.instructions:
+            earlier = self.stages[: max(line.stage, 0)]
+            images = filter(None, (expand(one, {**known, **line.values}) for one in _origins_of(line)))
+            read = (one for one in images if not one.isdecimal() and not _stage_of(one, earlier))
+            found += (Stage(line.stage, "", image, line.line) for image in read)
+        return tuple(stage for stage in found if stage.image.lower() != "scratch")
 
     @property
     def unpinned(self) -> tuple[Stage, ...]:
@@ -86,13 +96,14 @@ class Dockerfile:
     def ancestors(self, number: int) -> tuple[Stage, ...]:
         """Return the stages that a stage is built on, the first one first, and the stage itself."""
         found = [self.stages[number]]
-        while (parent := self.stage_of(found[0].image, found[0].number)) is not None:
+        while (parent := _stage_of(found[0].image, self.stages[: found[0].number])) is not None:
             found.insert(0, parent)
         return tuple(found)
 
-    def stage_of(self, name: str, before: int) -> Stage | None:
-        """Return the stage of this name before stage number `before`; None if there is none."""
-        return _stage_of(name, self.stages[:before])
+    def lineage(self, number: int) -> tuple[Instruction, ...]:
+        """Return the instructions of a stage and of those that it is built on, in the order of the file."""
+        numbers = {stage.number for stage in self.ancestors(number)}
+        return tuple(line for line in self.instructions if line.stage in numbers)
 
     def used_stages(self) -> tuple[Stage, ...]:
         """Return the stages that the last one is built on, or copies more than wheels from, in order."""
@@ -103,16 +114,16 @@ class Dockerfile:
                 continue
             used |= {stage.number for stage in self.ancestors(number)}
             reads = [i for i in self.instructions if i.stage == number and i.name in ("COPY", "ADD", "RUN")]
-            for source in (s for one in reads if not _WHEELS.search(one.text) for s in sources_of(one)):
-                stage = self.stage_of(source, number)
+            for source in (s for one in reads if not _WHEELS.search(one.text) for s in _origins_of(one)):
+                stage = _stage_of(source, self.stages[:number])
                 if stage or (source.isdecimal() and int(source) < number):
                     used.add(stage.number if stage else int(source))
         return tuple(stage for stage in self.stages if stage.number in used)
 
     def last(self, name: str) -> Instruction | None:
         """Return the last instruction of this name in the last stage."""
-        found = [i for i in self.instructions if i.name == name and i.stage == len(self.stages) - 1]
-        return found[-1] if found else None
+        own = (line for line in reversed(self.instructions) if line.stage == len(self.stages) - 1)
+        return next((line for line in own if line.name == name), None)
 
 
 def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = None) -> Dockerfile:
@@ -121,46 +132,41 @@ def parse_dockerfile(text: str, name: str, given: Mapping[str, str] | None = Non
     Raises ConfigError for a line that is not an instruction, and for a file without FROM.
     """
     given = given or {}
-    arguments, outer = dict[str, str](), dict[str, str]()
-    stages, copied, instructions = list[Stage](), list[Stage](), list[Instruction]()
-    # Arguments, variables and the working directory at the end of each stage.
-    ends = list[tuple[dict[str, str], dict[str, str], str]]()
+    arguments = dict[str, str]()
+    stages, instructions = list[Stage](), list[Instruction]()
+    # Arguments, variables and the working directory before the first FROM, and at the end of each stage.
+    ends: list[tuple[dict[str, str], dict[str, str], str]] = [({}, {}, "")]
     for number, line in _logical_lines(text):
         match = _INSTRUCTION.match(line)
         word = match[1].upper() if match else ""
-        if not match or word not in _KNOWN:
+        if not match or word not in fact("commands", "instructions"):
             raise ConfigError(
                 f"{name}:{number}: {line.split()[0][:40]!r} is not an instruction of a Dockerfile"
             )
         rest = (match[2] or "").strip()
         if word == "FROM":
-            image, stage_name = _from_image(rest, outer, f"{name}:{number}")
+            image, stage_name = _from_image(rest, ends[0][0], f"{name}:{number}")
             parent = _stage_of(image, stages)
             stages.append(Stage(len(stages), stage_name, image, number))
-            ends.append(ends[parent.number] if parent else ({}, {}, BASE_FOLDER))
-        own, variables, folder = ends[-1] if stages else (outer, {}, "")
+            ends.append(ends[parent.number + 1] if parent else ({}, {}, _BASE_FOLDER))
+        own, variables, folder = ends[-1]
         known = own | variables
         filled = expand(rest, known)
         if word == "ARG":
             # An ARG before the first FROM is for FROM lines only; a stage has to declare it again.
-            stated = arguments_of(rest, outer | known, given)
+            stated = arguments_of(rest, ends[0][0] | known, given)
             own = own | {key: value for key, value in stated.items() if value is not None}
-            arguments |= dict.fromkeys(stated.keys() - arguments, "")
-            arguments |= {key: value for key, value in stated.items() if value is not None}
+            for key, value in stated.items():
+                arguments[key] = arguments.get(key, "") if value is None else value
         elif word == "ENV":
             variables = variables | {key: expand(value, known) for key, value in pairs_of(rest).items()}
         elif word == "WORKDIR":
             folder = "" if "$" in filled else posixpath.normpath(posixpath.join(folder, filled.strip("\"'")))
-        if stages:
-            ends[-1] = (own, variables, folder)
-        else:
-            outer = own
-        instruction = Instruction(word, rest, number, len(stages) - 1, filled, own | variables, folder)
-        instructions.append(instruction)
-        copied += _images_read(instruction, stages, outer | known)
+        ends[-1] = (own, variables, folder)
+        instructions.append(Instruction(word, rest, number, len(stages) - 1, filled, own | variables, folder))
     if not stages:
         raise ConfigError(f"{name}: no FROM, so this is not a Dockerfile")
-    return Dockerfile(tuple(instructions), tuple(stages), arguments, tuple(copied))
+    return Dockerfile(tuple(instructions), tuple(stages), arguments)
 
 
 def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str | None]:
@@ -168,12 +174,8 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
 
     Without a default an argument keeps the value of an earlier ARG, which `known` holds.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        words = text.split()
     found: dict[str, str | None] = {}
-    for key, equals, value in (word.partition("=") for word in words):
+    for key, equals, value in (word.partition("=") for word in _words(text)):
         default = expand(value, known) if equals else known.get(key)
         found[key] = given.get(key, default)
     return found
@@ -181,10 +183,19 @@ def arguments_of(text: str, known: Mapping[str, str], given: Mapping[str, str]) 
 
 def pairs_of(text: str) -> dict[str, str]:
     """Return the variables that the text of an ENV or LABEL sets."""
-    found = {key: value.strip("\"'") for key, value in _PAIR.findall(text)}
-    if not found and (words := text.split(None, 1)) and len(words) > 1:
-        return {words[0]: words[1]}
-    return found
+    words = _words(text)
+    if words and "=" in words[0]:
+        return dict(word.partition("=")[::2] for word in words if "=" in word)
+    key, _, value = text.partition(" ")
+    return {key: value.strip()} if value else {}
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of an instruction without their quotes; with an open quote as they are written."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -221,54 +232,56 @@ def is_stated(text: str) -> bool:
     return bool(text) and "$" not in text
 
 
-def _images_read(
-    instruction: Instruction, stages: Sequence[Stage], values: Mapping[str, str]
-) -> Iterator[Stage]:
-    """Yield the registry images that an instruction reads, without numbers and names of earlier stages."""
-    earlier = {stage.name for stage in stages[:-1] if stage.name} | {"scratch"}
-    for written in sources_of(instruction):
-        image = expand(written, values)
-        if image and not image.isdecimal() and image.lower() not in earlier:
-            yield Stage(instruction.stage, "", image, instruction.line)
-
-
-def sources_of(instruction: Instruction) -> Iterator[str]:
-    """Yield the stages and images that a COPY, an ADD or the mounts of a RUN read, as written."""
-    name, rest = instruction.name, instruction.text
+def _origins_of(instruction: Instruction) -> list[str]:
+    """Return the stages and images that a COPY, an ADD or the mounts of a RUN read, as written."""
+    name, text = instruction.name, instruction.text
     if name == "ONBUILD":
-        name, _, rest = rest.partition(" ")
-    flags = itertools.takewhile(lambda word: word.startswith("--"), rest.split())
-    for flag, _, value in (word.partition("=") for word in flags):
-        reads = flag == "--from" and name.upper() in ("COPY", "ADD")
-        mounted = _MOUNT_FROM.findall(value) if flag == "--mount" and name.upper() == "RUN" else []
-        yield from (written.strip("\"'") for written in ([value] if reads else mounted))
+        name, _, text = text.partition(" ")
+    return [copy.origin for copy in copies_of(name.upper(), text) if copy.origin]
 
 
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """First line and text of each instruction."""
+def copies_of(name: str, text: str) -> Iterator[Copy]:
+    """Yield what an instruction with this name and text copies or mounts."""
+    words = _words(text)
+    flags = list(itertools.takewhile(lambda word: word.startswith("--"), words))
+    options = [(option, value) for option, _, value in (flag.partition("=") for flag in flags)]
+    if name == "RUN":
+        for mount in (value for option, value in options if option == "--mount"):
+            facts = dict(part.partition("=")[::2] for part in mount.split(","))
+            target = facts.get("target") or facts.get("dst") or facts.get("destination") or ""
+            is_file = facts.get("type", "bind") == "bind"
+            sources = (facts.get("source") or facts.get("src") or ".",) if is_file else ()
+            yield Copy(sources, target, facts.get("from", ""))
+    elif name in ("COPY", "ADD"):
+        paths = words[len(flags) :]
+        if listed := re.search(r"\[.*\]\s*$", text):
+            with contextlib.suppress(ValueError):  # a name with a bracket is no list
+                paths = [str(path) for path in json.loads(listed[0])]
+        # A here-document has no file, and `--parents` puts files elsewhere.
+        if len(paths) < 2 or "<<" in text or "--parents" in flags:
+            paths = [""]
+        yield Copy(tuple(paths[:-1]), paths[-1], dict(options).get("--from", ""))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the first line and the text of each instruction."""
     lines = text.removeprefix("\ufeff").splitlines()
     escape = "`" if re.match(r"\s*#\s*escape\s*=\s*`", lines[0] if lines else "") else "\\"
-    found = []
-    place = 0
-    while place < len(lines):
-        start, parts = place, list[str]()
-        while place < len(lines):
-            line = lines[place]
-            place += 1
-            if line.lstrip().startswith("#") or (parts and not line.strip()):
-                if not parts:
-                    break
-                continue
-            stripped = line.rstrip()
-            parts.append(stripped.removesuffix(escape).strip())
-            if not stripped.endswith(escape):
-                break
+    numbered = enumerate(lines, start=1)
+    start, parts = 0, list[str]()
+    for number, line in numbered:
+        if line.lstrip().startswith("#") or not line.strip():
+            continue
+        start, stripped = start or number, line.rstrip()
+        parts.append(stripped.removesuffix(escape).strip())
+        if stripped.endswith(escape):
+            continue
         joined = " ".join(filter(None, parts))
         for end in _HEREDOC.findall(joined) if joined.upper().startswith(("RUN", "COPY", "ADD")) else ():
-            while place < len(lines) and lines[place].strip() != end:
-                joined += "\n" + lines[place]
-                place += 1
-            place += 1
+            for _, more in itertools.takewhile(lambda each, end=end: each[1].strip() != end, numbered):
+                joined += f"\n{more}"
         if joined:
-            found.append((start + 1, joined))
-    return found
+            yield start, joined
+        start, parts = 0, []
+    if left := " ".join(filter(None, parts)):
+        yield start, left  # the file ends in a continued line

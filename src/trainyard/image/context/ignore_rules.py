@@ -5,6 +5,7 @@ any number of folders. A line that begins with `!` includes files again, and the
 pattern that matches a folder matches everything in it.
 """
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,15 +46,11 @@ def _rule(line: str, place: str) -> IgnoreRule | None:
     pattern = line.removeprefix("!").strip()
     if not pattern:
         raise ConfigError(f"{place}: ! alone includes nothing; name a file after it")
-    parts = list[str]()
-    for part in pattern.split("/"):
-        if part == "..":
-            parts[-1:] = []
-        elif part not in ("", "."):
-            parts.append(part.replace("[^", "[!"))  # as Python writes it
-            if "]" not in part.partition("[")[2] and "[" in part:
-                raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?")
-    return IgnoreRule(tuple(parts), line.startswith("!")) if parts else None  # one for the context is ignored
+    # Python writes [!…] for [^…].
+    parts = posixpath.normpath(pattern.lstrip("/")).replace("[^", "[!").split("/")
+    if any("[" in part and "]" not in part.partition("[")[2] for part in parts):
+        raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?")
+    return None if parts == ["."] else IgnoreRule(tuple(parts), line.startswith("!"))
 
 
 def _matches(parts: Sequence[str], names: Sequence[str]) -> bool:

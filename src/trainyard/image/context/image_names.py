@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from trainyard.errors import ConfigError
 
-_REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*", re.ASCII)
-"""From the ECR API reference of CreateRepository, which also refuses `__` and `--`."""
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+# From the ECR API reference of CreateRepository, which also refuses `__` and `--`.
+_NAME = r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*"
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_REFERENCE = re.compile(
+    r"(?:(?P<host>localhost|[^/@]*[.:][^/@]*)/)?"
+    rf"(?P<repository>{_NAME})(?::(?P<tag>{_TAG})?)?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?",
+    re.ASCII,
+)
 _SHORTEST, _LONGEST = 2, 256
 _RULE = "a name is 2 to 256 of a-z and 0-9, with single . _ - or / between them"
 _OWN_TAGS = ("git-", "content-", "checked-", "build-", "sha256-")
@@ -35,27 +39,18 @@ class ImageReference:
 
 def parse_reference(text: str) -> ImageReference:
     """Return the parts of a reference. Raises ConfigError for a text that cannot name an image."""
-    rest, _, digest = text.partition("@")
-    head, colon, tag = rest.rpartition(":")
-    if not colon or "/" in tag:
-        head, tag = rest, ""
-    first, slash, others = head.partition("/")
-    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
-    host, repository = (first, others) if is_host else ("", head)
-    if not _REPOSITORY.fullmatch(repository):
-        raise ConfigError(f"{text!r} names no image: {_RULE}")
-    if tag and not _TAG.fullmatch(tag):
+    found = _REFERENCE.fullmatch(text)
+    if not found:
         raise ConfigError(
-            f"{text!r} names no image: {tag!r} is not a tag (letters, digits, _ . -; at most 128)"
+            f"{text!r} names no image: {_RULE}; a tag has letters, digits, _ . - and at most 128 of them; a "
+            "digest is sha256: and 64 hex digits"
         )
-    if digest and not _DIGEST.fullmatch(digest):
-        raise ConfigError(f"{text!r} names no image: a digest is sha256: and 64 hex digits")
-    return ImageReference(host, repository, tag, digest)
+    return ImageReference(**found.groupdict(""))
 
 
 def require_repository(name: str) -> str:
     """`name` if ECR accepts it for a repository. Raises ConfigError with a name that is accepted."""
-    if _SHORTEST <= len(name) <= _LONGEST and _REPOSITORY.fullmatch(name):
+    if _SHORTEST <= len(name) <= _LONGEST and re.fullmatch(_NAME, name, re.ASCII):
         return name
     near = repository_from(name)
     hint = f"; {near} is allowed" if near else ""
@@ -64,7 +59,7 @@ def require_repository(name: str) -> str:
 
 def require_tag(name: str) -> str:
     """`name`, if a registry accepts it as a tag and Trainyard reserves no such tags. Raises ConfigError."""
-    if not _TAG.fullmatch(name):
+    if not re.fullmatch(_TAG, name, re.ASCII):
         raise ConfigError(f"{name[:60]!r} is not a tag (letters, digits, _ . -; at most 128)")
     if name.startswith(_OWN_TAGS):
         raise ConfigError(

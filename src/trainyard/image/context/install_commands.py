@@ -12,13 +12,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from trainyard.image.version_facts import fact, rows_with
+
 _SPLITS = re.compile(r"[;&|()\n]+")
 _REDIRECTS = re.compile(r"[<>&]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PIP = re.compile(r"pip[23]?(\.\d+)?")
-_OTHER_INSTALLERS = frozenset(("conda", "mamba", "micromamba", "poetry", "pdm", "pipenv", "pixi", "make"))
-"""Programs that choose versions by files and indexes of their own, which are not read here."""
-_ACTIONS = frozenset(("install", "create", "update", "env", "sync", "add"))
 _OWN_SCRIPT = "install_environment.sh"
 """This repository's own script: `install_environment.sh training` installs requirements-training.txt."""
 _EFA_INSTALLERS = ("efa_installer.sh", "install_efa.sh")
@@ -26,33 +25,9 @@ _EFA_INSTALLERS = ("efa_installer.sh", "install_efa.sh")
 _BEGINS, _ENDS = frozenset(("if", "for", "while", "until", "case")), frozenset(("fi", "done", "esac"))
 _KEYWORDS = _BEGINS | _ENDS | {"then", "else", "elif", "do", "{", "}", "!"}
 _PREFIXES = frozenset(("sudo", "exec", "time", "env", "nice", "command"))
-_HARMLESS = frozenset(("rm", "cat", "ls", "chmod", "chown", "test", "[", "echo", "head", "mkdir"))
-"""Programs that do not change the content of a file which they name, except to remove it."""
 _TESTS = frozenset(("[", "[[", "test"))
 _PROJECT = re.compile(r"(?:file://)?(\.{1,2}(?:/[^\[\]]*)?|/[^\[\]]+)(?:\[([^\]]*)\])?")
 _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tar.bz2")
-
-
-def _kinds_by_option(**options: str) -> dict[str, str]:
-    return {option: kind for kind, listed in options.items() for option in listed.split()}
-
-
-# Options that take a value, by what the value is.
-_PIP_OPTIONS = _kinds_by_option(
-    files="-r --requirement --requirements",
-    constraints="-c --constraint --constraints",
-    environment="-t --target --prefix --root -p --python -n --name",
-    main="-i --index-url --default-index --pypi-url",
-    others="--extra-index-url --index -f --find-links --torch-backend",
-    projects="-e --editable",
-    unused="--platform --python-version --python-platform --implementation --abi --only-binary --no-binary "
-    "--cache-dir --timeout --retries --trusted-host --global-option --build-option --config-settings "
-    "--config-setting -C --progress-bar --log --src -P --upgrade-package --no-build-isolation-package "
-    "--no-build-package --proxy --cert --no-binary-package --index-strategy --prerelease --resolution "
-    "--exclude-newer --override --overrides --build-constraint --build-constraints -b --extra --group "
-    "--upgrade-strategy --report --link-mode --keyring-provider --allow-insecure-host --channel",
-)
-_UPGRADES = frozenset(("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"))
 
 
 @dataclass(frozen=True)
@@ -119,10 +94,10 @@ def other_words_of(text: str) -> tuple[str, ...]:
         commands = _commands(text)
     except ValueError:
         return tuple(text.split())
-    found = list[str]()
+    found, harmless = list[str](), fact("commands", "harmless")
     for command in commands:
         program = _program(command.words)
-        if program[:1] and posixpath.basename(program[0]) not in _HARMLESS and _install(program) is None:
+        if program[:1] and posixpath.basename(program[0]) not in harmless and _install(program) is None:
             found += command.words
         found += command.written
     return tuple(found)
@@ -198,7 +173,8 @@ def _install(words: Sequence[str]) -> Install | None:
     if scripts and posixpath.basename(scripts[0]) == _OWN_SCRIPT:
         kinds = words[words.index(scripts[0]) + 1 :]
         return Install(files=tuple(f"requirements-{kind}.txt" for kind in kinds if "$" not in kind))
-    is_other = name in _OTHER_INSTALLERS and (name == "make" or bool(set(rest[:2]) & _ACTIONS))
+    row = next(rows_with("commands", "installers"))
+    is_other = name in row["installers"] and (name == "make" or not {*row["actions"]}.isdisjoint(rest[:2]))
     return Install(opaque=posixpath.basename((scripts or [name])[0])) if scripts or is_other else None
 
 
@@ -213,7 +189,7 @@ def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
         files=(*values["files"], *files),
         main_index=values["main"][-1] if values["main"] else "",
         other_indexes=tuple(values["others"]),
-        upgrades=bool(flags & _UPGRADES),
+        upgrades=not flags.isdisjoint(fact("commands", "upgrades")),
         opaque="" if all(folders) else "an editable install of a URL",
         constraints=tuple(values["constraints"]),
         projects=tuple(
@@ -229,12 +205,13 @@ def _read_pip(action: str, rest: Sequence[str], place: str) -> Install:
 def _split_options(words: Sequence[str]) -> tuple[dict[str, list[str]], set[str], list[str]]:
     """Return the values of the options by what they are, the options without a value, and the other words."""
     values, flags, others = defaultdict[str, list[str]](list), set[str](), list[str]()
+    kinds = {option: row["value"] for row in rows_with("commands", "options") for option in row["options"]}
     left = list(words)
     while left:
         word = left.pop(0)
         option, equals, value = word.partition("=")
-        if option in _PIP_OPTIONS:
-            values[_PIP_OPTIONS[option]].append(value if equals else left.pop(0) if left else "")
+        if option in kinds:
+            values[kinds[option]].append(value if equals else left.pop(0) if left else "")
         elif word.startswith("-r"):  # pip's `-rFILE`
             values["files"].append(word[2:])
         elif word.startswith("-"):

@@ -11,13 +11,13 @@ with the content that its labels name; one of the same name and another content 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.image.building.build_request import LOCKS_LABEL
-from trainyard.image.conflict.stated_packages import locked_packages
+from trainyard.image.conflict.stated_packages import PYTHONS, locked_packages
 from trainyard.run.untrusted_files import read_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ QUICK = ("user", "entry-point", "size", "versions", "imports", "torch")
 STANDARD = (*QUICK, "secrets", "cuda", "nccl", "efa", "model-configuration")
 FULL = (*STANDARD, "collective", "forward-backward", "compile")
 LEVELS = {"quick": QUICK, "standard": STANDARD, "full": FULL}
-_PYTHONS_OF_IMAGES = tuple(f"3.{number}" for number in range(8, 17))
 IN_CONTAINER = tuple(name for name in FULL if name not in ("user", "entry-point", "size", "secrets"))
 
 
@@ -45,10 +44,6 @@ class Answer:
     warns: bool = False
     """Whether a check that passed is shown as a warning."""
 
-    def record(self) -> dict[str, Any]:
-        """Return the result as plain data."""
-        return dict(vars(self))
-
 
 def probe_request(
     level: str, packages: Mapping[str, Mapping[str, str]] | None, **flags: bool
@@ -61,30 +56,21 @@ def probe_request(
     return {"checks": checks, "packages": packages, "gpus": False, "no_torch": False, **flags}
 
 
-def linux_markers(architecture: str) -> dict[str, str]:
-    """Return the marker variables in an image, which is for Linux wherever it is checked."""
-    machine = {"arm64": "aarch64"}.get(architecture, "x86_64")
-    facts = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    return facts | {"platform_machine": machine}
+def processor_of(architecture: str) -> str:
+    """Return the processor of an image as wheels name it."""
+    return "aarch64" if architecture == "arm64" else "x86_64"
 
 
 def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
     """Return the checks that need no container: user, entry point, size. Running as root is a warning."""
-    size = facts.size
+    size, starts = facts.size, " ".join((*facts.entrypoint, *facts.command))
+    says = "the builder does not report its size"
+    if size is not None:
+        says = f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB"
     return [
         _judge_user(facts.user.partition(":")[0]),
-        Answer(
-            "entry-point",
-            bool(facts.entrypoint or facts.command),
-            " ".join((*facts.entrypoint, *facts.command)) or "neither ENTRYPOINT nor CMD is set",
-        ),
-        Answer(
-            "size",
-            size is not None and size <= most_bytes,
-            "the builder does not report its size"
-            if size is None
-            else f"{size / 1e9:.2f} GB, at most {most_bytes / 1e9:g} GB",
-        ),
+        Answer("entry-point", bool(starts), starts or "neither ENTRYPOINT nor CMD is set"),
+        Answer("size", size is not None and size <= most_bytes, says),
     ]
 
 
@@ -125,29 +111,23 @@ def check_lines(image: str, level: str, answers: Sequence[Answer]) -> list[str]:
     return [*lines, f"  {image}: {level}: {verdict}"]
 
 
-def find_locks(labels: Mapping[str, str], folders: Iterable[Path]) -> tuple[dict[str, str], list[str]]:
+def find_locks(labels: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
     """Return name -> content of the locks that the labels name, and the names of those that are not found.
 
     A lock is found in the folders that have a file of that name and content.
     """
-    places = list(dict.fromkeys(folders))
     texts: dict[str, str] = {}
     named = dict(one.partition("@")[::2] for one in labels.get(LOCKS_LABEL, "").split())
     for name, digest in named.items():
-        for file in (folder / name for folder in places):
-            if digest and name not in texts and file.is_file():
-                text = read_text(file)
-                texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
+        for text in (read_text(folder / name) for folder in folders if digest and (folder / name).is_file()):
+            texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
     return texts, [name for name in named if name not in texts]
 
 
-def demanded_packages(texts: Sequence[str], markers: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return Python's version -> package -> version: the pins of the locks that apply with these markers."""
-    return {
-        python: {
-            name: pin
-            for text in texts
-            for name, pin in locked_packages(text, {**markers, "python_version": python}).items()
-        }
-        for python in _PYTHONS_OF_IMAGES
-    }
+def demanded_packages(texts: Sequence[str], processor: str) -> dict[str, dict[str, str]]:
+    """Return Python's version -> package -> version: the pins of the locks that apply to this processor."""
+    found: dict[str, dict[str, str]] = {python: {} for python in PYTHONS}
+    for python, packages in found.items():
+        for text in texts:
+            packages |= locked_packages(text, {"platform_machine": processor, "python_version": python})
+    return found

@@ -11,11 +11,12 @@ import fnmatch
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigError
-from trainyard.image.conflict.version_facts import row_of
 from trainyard.image.release.check_levels import Answer
+from trainyard.image.version_facts import row_of
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.image_layers import FoundFile, LayerFiles
@@ -42,7 +43,7 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
     """Return the check for secrets; `allowed` is a pattern of paths -> reason."""
     owners = dict(_owners(read))
     secrets, unchecked, known = list[str](), list[str](), dict[str, None]()
-    answers: dict[tuple[str, str, str], Mapping[str, str] | str] = {}
+    ask_once = cache(published)
     for one in read.found:
         says = f"{one.path} ({one.kind}, layer {one.layer[:12]})"
         reason = next((why for path, why in allowed.items() if fnmatch.fnmatchcase(one.path, path)), "")
@@ -54,9 +55,7 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
         elif not owner[0]:
             secrets.append(says)
         else:
-            if owner not in answers:
-                answers[owner] = published(*owner)
-            digests, package = answers[owner], f"{owner[0]} {owner[1]}"
+            digests, package = ask_once(*owner), f"{owner[0]} {owner[1]}"
             if isinstance(digests, str):
                 unchecked.append(f"{says} of {package}: {digests}")
             elif digests.get(inside) == one.sha256:

@@ -8,6 +8,7 @@ If a registry refuses, holds another digest or finds too much in its scan, no ta
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import TrainyardError, VerificationError
@@ -95,16 +96,13 @@ def release(
 def _push(place: ReleasePlace, temporary: str, tags: Callable[[str], Sequence[Tag]]) -> ReleaseResult:
     """Push, read back, scan, plan the tags."""
     registry = place.registry
-
-    def held(reference: str) -> str | None:
-        return registry.digest_of(place.repository, reference)
-
     digest = place.push(f"{place.name}:{temporary}")
     found = registry.manifest(place.repository, digest)
     if found is None or not found.image_digests:
         raise VerificationError(f"{place.name}: {digest} was pushed, but the registry holds no such image")
     # A registry scans images, but not the index of an image and its attestations.
     scan = "; ".join(dict.fromkeys(place.scan(image) for image in found.image_digests))
+    held = partial(registry.digest_of, place.repository)
     steps = plan_tags(tags(digest), digest, held, fixed=place.fixed)
     return ReleaseResult(place, digest, scan, steps)
 

@@ -90,18 +90,19 @@ def tags_for(
     """
     found = [match for name in versions if (match := _VERSION.fullmatch(name))]
     digits = (content.removeprefix("content-") or image_id)[:_CONTENT_DIGITS]
-    of_commit = None
-    if _COMMIT.fullmatch(commit):
-        of_commit = Tag("-".join(filter(None, ("git", commit[:12], digits))), moves=False, needed=True)
+    of_commit = list[Tag]()
+    if _COMMIT.fullmatch(commit) and not dirty:
+        name = "-".join(filter(None, ("git", commit[:12], digits)))
+        of_commit = [Tag(name, moves=False, needed=True)]
     if strategy == "semantic" or (strategy == "auto" and found):
         tags = _of_version(found, dirty)
     elif strategy == "latest":
-        tags = [Tag("latest", moves=True, needed=True), *([of_commit] if of_commit and not dirty else [])]
-    elif strategy == "git-sha" and (of_commit is None or dirty):
+        tags = [Tag("latest", moves=True, needed=True), *of_commit]
+    elif strategy == "git-sha" and not of_commit:
         why = "changes that are not committed" if dirty else "no commit (git, or --commit)"
         raise ConfigError(f"--tags git-sha: there is {why}, so no commit can name the image")
     else:
-        tags = [of_commit] if of_commit and not dirty else []
+        tags = of_commit
     return [*tags, *([Tag(content, moves=False, needed=False)] if content else [])]
 
 

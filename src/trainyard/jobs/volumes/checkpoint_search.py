@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -30,37 +31,43 @@ _FOLDERS = (
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFolder:
+    """A folder of checkpoints in a cluster: one of a pod, of a claim, or of a job and its claim."""
+
+    namespace: str
+    pod: str = ""
+    claim: str = ""
+    job: str = ""
+    kind: str | None = None
+    """The kind of the job; None if its name is enough."""
+    path: str = ""
+    """Absolute for a pod, for a claim relative to its root, for a job relative to its folder."""
+
+
 @contextmanager
 def open_found_folder(
-    api: "Api",
-    namespace: str,
-    *,
-    pod: str = "",
-    claim: str = "",
-    job: str = "",
-    kind: str | None = None,
-    path: str = "",
-    image: str = "",
-    python: str = "python3",
-    seconds: float = 300.0,
+    api: "Api", folder: CheckpointFolder, *, image: str = "", python: str = "python3", seconds: float = 300.0
 ) -> Iterator[VolumeSource]:
-    """Give access to the folder of checkpoints that the arguments name while the body runs.
+    """Give access to a folder of checkpoints while the body runs.
 
-    `path` is absolute for a pod, for a claim relative to its root, for a job relative to its folder. A helper
-    pod has `seconds` to start. Raises ConfigError if the folder does not exist, ServiceError,
-    WaitTimeoutError.
+    A helper pod of this `image` has `seconds` to start. Raises ConfigError if the folder does not exist,
+    ServiceError, WaitTimeoutError.
     """
-    if pod:
-        place = Place(namespace, pod)
+    namespace, claim, path = folder.namespace, folder.claim, folder.path
+    if folder.pod:
+        place = Place(namespace, folder.pod)
         require_running(api, place)
         yield VolumeSource(api, place, path, python=python)
         return
     user, template = None, {}
-    if job:
-        plan = plan_of(JobReader(api).find_job(namespace, job, kind))
+    if folder.job:
+        plan = plan_of(JobReader(api).find_job(namespace, folder.job, folder.kind))
         claim, path = plan.claim, path or job_checkpoint_folder(plan)
         if not claim:
-            raise ConfigError(f"{job} has no claim for checkpoints; name its pod with --pod and --path")
+            raise ConfigError(
+                f"{folder.job} has no claim for checkpoints; name its pod with --pod and --path"
+            )
         image, user, template = image or plan.image, plan.run_as_user, dict(plan.template)
     mounted = mount_claim(api, namespace, claim, image=image, user=user, seconds=seconds, template=template)
     with mounted as (place, mount):
@@ -96,7 +103,8 @@ def newest_step_on_claim(api: "Api", job: FoundJob) -> int | None:
         folder = job_checkpoint_folder(plan)
         if not plan.claim or folder in ("", "."):
             return None
-        with open_found_folder(api, job.namespace, job=job.name, kind=job.kind.name) as source:
+        named = CheckpointFolder(namespace=job.namespace, job=job.name, kind=job.kind.name)
+        with open_found_folder(api, named) as source:
             return newest_step(find_checkpoints(source.listing()))
     except TrainyardError as error:
         _logger.warning("the newest checkpoint of %s is not known: %s", job.name, error)

@@ -47,7 +47,7 @@ def config_changes(directory: Path) -> tuple[str, tuple[ConfigChange, ...]] | No
 
 def changed_settings(runs: Sequence[Path]) -> tuple[ConfigChange, ...] | None:
     """Return the settings in which the runs differ; None when one of them has no readable configuration."""
-    settings = [flat_values(_settings(run)) for run in runs]
+    settings = [_flat_settings(_settings(run)) for run in runs]
     if not all(settings):
         return None
     changes = (
@@ -62,12 +62,18 @@ def changes_from_defaults(directory: Path) -> tuple[ConfigChange, ...] | None:
     model = settings.get("model")
     needed = {"model": {"name": model.get("name")}} if isinstance(model, Mapping) else {}
     try:
-        defaults = flat_values(Config.model_validate(needed).model_dump(mode="json", exclude_none=True))
+        defaults = _flat_settings(Config.model_validate(needed).model_dump(mode="json", exclude_none=True))
     except ValidationError:
         return None
     defaults.pop("model.name", None)  # it has no default: the run's own was given to the model above
-    found = (ConfigChange(key, (defaults.get(key), value)) for key, value in flat_values(settings).items())
+    own = _flat_settings(settings).items()
+    found = (ConfigChange(key, (defaults.get(key), value)) for key, value in own)
     return tuple(change for change in found if change.values[0] != change.values[1])
+
+
+def _flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their dotted keys; an empty mapping, in which nothing is set, is left out."""
+    return {key: value for key, value in flat_values(settings).items() if value != {}}
 
 
 def format_setting(value: object) -> str:

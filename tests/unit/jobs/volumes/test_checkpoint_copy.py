@@ -19,6 +19,7 @@ from trainyard.jobs.kinds import KINDS, find_kind
 from trainyard.jobs.volumes import checkpoint_copy, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
+    CheckpointFolder,
     job_checkpoint_folder,
     newest_step_on_claim,
     open_found_folder,
@@ -188,8 +189,9 @@ def pods(*found: Json) -> Json:
     return {"metadata": {"resourceVersion": "1"}, "items": list(found)}
 
 
-def listed(server: ExecServer, **where: Any) -> list[str]:
-    with open_found_folder(Api(server.access()), "team", **where) as there:
+def listed(server: ExecServer, *, image: str = "", seconds: float = 300.0, **where: Any) -> list[str]:
+    folder = CheckpointFolder(namespace="team", **where)
+    with open_found_folder(Api(server.access()), folder, image=image, seconds=seconds) as there:
         return [each.path for each in find_checkpoints(there.listing())]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainyard.report.dashboard.markdown import markdown_report
-from trainyard.report.facts.config_changes import ConfigChange, config_changes
+from trainyard.report.facts.config_changes import ConfigChange, changed_settings, config_changes
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run
@@ -59,6 +59,16 @@ def test_without_an_earlier_green_run_nothing_is_compared(new_run: NewRun) -> No
     assert config_changes(run.path) is None
     neighbour("unreadable", "a: [", finished=1.0)
     assert config_changes(run.path) is None
+
+
+def test_an_empty_mapping_is_no_change(tmp_path: Path) -> None:
+    for name, program in (("before", "{}"), ("now", "{A: 1}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(
+            f"recipe: command\nprogram: {{environment: {program}}}\n"
+        )
+    changes = changed_settings([tmp_path / "before", tmp_path / "now"])
+    assert changes == (ConfigChange("program.environment.A", (None, 1)),)
 
 
 def test_the_summary_shows_the_changes_and_never_the_whole_configuration(new_run: NewRun) -> None:

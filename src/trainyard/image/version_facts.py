@@ -91,5 +91,4 @@ def version_text(found: Version) -> str:
 
 def same_prefix(one: Version, other: Version) -> bool:
     """Return whether two versions agree as far as both are known."""
-    length = min(len(one), len(other))
-    return one[:length] == other[:length]
+    return all(number == same for number, same in zip(one, other, strict=False))
