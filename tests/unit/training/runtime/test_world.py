@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 from trainyard.training.runtime.world import limit_wait
 
@@ -23,24 +25,27 @@ print("came together")
 """
 
 
-def start_waiting_process(*, grace: float, end_request: str, seconds: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WAITING, str(grace), end_request, str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start_waiting_process(
+    folder: Path, *, grace: float, end_request: str, seconds: float
+) -> "subprocess.Popen[str]":
+    (folder / "waiting.py").write_text(WAITING)
+    command = [sys.executable, str(folder / "waiting.py"), str(grace), end_request, str(seconds)]
+    process = warm_start.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
     return process
 
 
-def test_a_process_that_must_end_stops_waiting_for_the_others() -> None:
-    process = start_waiting_process(grace=0.2, end_request="", seconds=60)
+def test_a_process_that_must_end_stops_waiting_for_the_others(tmp_path: Path) -> None:
+    process = start_waiting_process(tmp_path, grace=0.2, end_request="", seconds=60)
     process.terminate()
     output, _ = process.communicate(timeout=50)
     assert process.returncode == 1
     assert "came together" not in output
 
 
-def test_a_signal_while_the_others_come_is_for_the_steps_that_follow() -> None:
-    process = start_waiting_process(grace=30, end_request="", seconds=0.5)
+def test_a_signal_while_the_others_come_is_for_the_steps_that_follow(tmp_path: Path) -> None:
+    process = start_waiting_process(tmp_path, grace=30, end_request="", seconds=0.5)
     process.terminate()
     output, _ = process.communicate(timeout=25)
     assert (process.returncode, output) == (0, "signal received\ncame together\n")
@@ -84,10 +89,11 @@ os.write(1, b"the interpreter ends\\n")
     ],
 )
 def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
-    strategy: str, outcome: str, code: int, output: str
+    tmp_path: Path, strategy: str, outcome: str, code: int, output: str
 ) -> None:
     """Its end would now and then abort a process whose training was done."""
-    command = [sys.executable, "-c", ENDING, strategy, "1", outcome]
+    (tmp_path / "ending.py").write_text(ENDING)
+    command = [sys.executable, tmp_path / "ending.py", strategy, "1", outcome]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = warm_start.run(command, env=environment, timeout=100)
     assert (done.returncode, done.stdout) == (code, output), done.stderr
