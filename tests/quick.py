@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         config.pluginmanager.register(_StartSkipper())
         # Test modules are imported later, and take their own numbers of examples as shares of this one.
-        settings.register_profile("quick", max_examples=settings.default.max_examples // 10)
+        settings.register_profile("quick", max_examples=settings().max_examples // 10)
         settings.load_profile("quick")
 
 

@@ -199,7 +199,7 @@ def test_killed_at_any_moment_it_goes_on_and_the_name_appears_when_all_is_whole(
     run = make_run(size=20_000)
     sync_run(store, run, 1)
     for allowed in (3, 20, 30):
-        line = [sys.executable, tmp_path / "killed.py", folder, target, str(allowed)]
+        line = [sys.executable, str(tmp_path / "killed.py"), str(folder), str(target), str(allowed)]
         assert warm_start.run(line, timeout=60).returncode == -signal.SIGKILL
         assert not target.exists()
     report = restore.restore(store, ALL, target)
@@ -406,7 +406,7 @@ names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 
 
-@settings(max_examples=settings.default.max_examples // 6)
+@settings(max_examples=settings().max_examples // 6)
 @given(st.dictionaries(paths, st.binary(max_size=300), max_size=12))
 def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     base = tmp_path_factory.mktemp("tree")

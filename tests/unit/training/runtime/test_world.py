@@ -93,7 +93,7 @@ def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
 ) -> None:
     """Its end would now and then abort a process whose training was done."""
     (tmp_path / "ending.py").write_text(ENDING)
-    command = [sys.executable, tmp_path / "ending.py", strategy, "1", outcome]
+    command = [sys.executable, str(tmp_path / "ending.py"), strategy, "1", outcome]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = warm_start.run(command, env=environment, timeout=100)
     assert (done.returncode, done.stdout) == (code, output), done.stderr
