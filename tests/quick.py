@@ -3,7 +3,7 @@
 A test is skipped at the moment when it starts a process, so no list of such tests has to be kept. A
 process that a module starts at its import is not noticed (torch starts `ldconfig`). Tests that are marked
 `slow` are not started, nor are those that train a model from its first step to its last, nor those marked
-`process`, which cannot be skipped at that moment.
+`process`, which cannot be skipped at that moment. Hypothesis tries a tenth of the examples.
 """
 
 import sys
@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"})
 """Audit events that Python raises before it starts a process."""
@@ -27,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         config.pluginmanager.register(_StartSkipper())
+        # Test modules are imported later, and take their own numbers of examples as shares of this one.
+        settings.register_profile("quick", max_examples=settings().max_examples // 10)
+        settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

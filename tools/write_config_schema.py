@@ -13,6 +13,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,14 @@ def render_config_reference() -> str:
     return "\n".join([_INTRODUCTION, *_sections()])
 
 
+@cache
+def _schema_of_models() -> Fragment:
+    return Config.model_json_schema()
+
+
 def fragment_of(key: str) -> Fragment:
     """Return the schema of the value or section under a dotted key."""
-    root = Config.model_json_schema()
-    fragment = root
+    fragment = root = _schema_of_models()
     for name in key.split("."):
         fragment = fragment["properties"][name]
         if "$ref" in fragment:

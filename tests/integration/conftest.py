@@ -234,6 +234,13 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
 
 
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send builds the scripts without the library, whose archive takes most of the time of a build."""
+    sent = ("buildspec.yml", "Makefile", "scripts/", "docker/probe/")
+    monkeypatch.setattr("trainyard.gateways.images.context_files._TOOLS", sent)
+
+
 @dataclass(frozen=True)
 class Done:
     """The result of a command."""
@@ -343,7 +350,6 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def _endpoint(url: str) -> Endpoint:
-    import boto3
     from botocore.config import Config
 
     client = boto3.client(

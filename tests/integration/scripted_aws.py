@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -103,6 +104,13 @@ class Build:
         }
 
 
+@cache
+def _client(url: str, service: str, region: str) -> Any:
+    """A client, whose making takes longer than most calls; it may be used by several threads."""
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return boto3.client(service, endpoint_url=url, region_name=region, **keys)
+
+
 def refusal_of_start(request: Mapping[str, Any]) -> str:
     """Return why CodeBuild refuses to start a build; empty if it starts one.
 
@@ -157,8 +165,7 @@ class ScriptedAws:
 
     def client(self, service: str, region: str = REGION) -> Any:
         """Return a client of moto itself: a scripted build calls it while this server answers."""
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        return boto3.client(service, endpoint_url=self.moto, region_name=region, **keys)
+        return _client(self.moto, service, region)
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which a process uses this server as AWS."""

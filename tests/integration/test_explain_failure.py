@@ -1,7 +1,6 @@
 """trainyard explain on the output of processes that really fail, and its command line."""
 
 import json
-import subprocess
 import sys
 from itertools import zip_longest
 from pathlib import Path
@@ -190,13 +189,7 @@ def test_a_red_run_of_any_program_has_its_root_error_wherever_people_look(tmp_pa
     command = json.dumps([sys.executable, "train.py"])
     (tmp_path / "own.yaml").write_text(f"recipe: command\nprogram: {{command: {command}, data: []}}\n")
     words = ["--config", "own.yaml", "--run-dir", "runs/one"]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainyard", "train", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = warm_start.run([sys.executable, "-m", "trainyard", "train", *words], cwd=tmp_path, timeout=120)
     assert done.returncode == 1, done.stderr
     run = tmp_path / "runs" / "one"
     found, facts = failed_run(run).explain(), read_facts(run)

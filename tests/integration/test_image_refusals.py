@@ -16,6 +16,7 @@ from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 from tests.integration.test_build_image import answers
 
+pytestmark = pytest.mark.usefixtures("without_library")
 BUILD = (
     "DescribeRepositories",
     "GetCallerIdentity",

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 from tests.waiting import wait_for
 
 from trainyard.config.load import config_sha256, dump_yaml, load_config
@@ -99,6 +100,13 @@ class Stage:
         return ["make", "-C", str(REPOSITORY_ROOT), target, *stand_in, f"RUN_DIR={self.run}", slack, *words]
 
     @property
+    def command(self) -> list[str]:
+        """The pipeline without make."""
+        line = [sys.executable, str(self.folder / "pipeline.py"), "run", "--run-dir", str(self.run)]
+        config = REPOSITORY_ROOT / "configs" / "smoke.yaml"
+        return [*line, "--config", str(config), "--set", "notifications.slack.enabled=true"]
+
+    @property
     def calls(self) -> list[str]:
         """The steps that were taken, in order."""
         return [line.split()[0] for line in (self.folder / "calls").read_text().splitlines()]
@@ -117,16 +125,19 @@ STARTED = ["notify"]
 REPORTED = ["report", "notify", "notify"]
 
 
-@pytest.mark.parametrize(
-    ("step", "code"), [("readiness", 1), ("train", 137), ("train", 75), ("store", 4), ("prove", 1)]
-)
-def test_the_report_follows_a_step_that_fails_and_make_names_its_exit_code(
-    stage: Stage, step: str, code: int
-) -> None:
-    (stage.folder / step).write_text(str(code))
+def test_make_names_the_exit_code_of_the_step_that_fails(stage: Stage) -> None:
+    (stage.folder / "store").write_text("4")
     done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2, "of make, whatever fails"
-    assert f"train] Error {code}\n" in done.stderr
+    assert "train] Error 4\n" in done.stderr
+    assert stage.calls == [*BEFORE, *STARTED, "train", "store", "prove", *REPORTED]
+
+
+@pytest.mark.parametrize(("step", "code"), [("readiness", 1), ("train", 137), ("train", 75), ("prove", 1)])
+def test_the_report_follows_a_step_that_fails(stage: Stage, step: str, code: int) -> None:
+    (stage.folder / step).write_text(str(code))
+    done = warm_start.run(stage.command, env=ENVIRONMENT, timeout=240)
+    assert done.returncode == code, done.stderr
     if step in BEFORE:
         assert stage.calls == list(STEPS[: STEPS.index(step) + 1])
         return
@@ -158,8 +169,7 @@ def test_a_report_that_fails_after_a_failure_does_not_hide_it(stage: Stage) -> N
     (stage.folder / "train").write_text("4")
     for name in ("prove", "report", "notify"):
         (stage.folder / name).write_text("3")
-    done = subprocess.run(stage.line("train"), env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
-    assert "train] Error 4\n" in done.stderr
+    assert warm_start.run(stage.command, env=ENVIRONMENT, timeout=240).returncode == 4
 
 
 def test_ctrl_c_reaches_the_trainer_and_the_report_follows_its_save(stage: Stage) -> None:
@@ -184,9 +194,7 @@ def test_a_signal_ends_the_step_in_this_process_and_the_report_follows(
     stage: Stage, step: str, number: int, code: int
 ) -> None:
     (stage.folder / step).write_text("waits")
-    line = [f"{stage.folder}/bin/python", "-m", "trainyard", "run", "--run-dir", str(stage.run)]
-    line += ["--config", f"{REPOSITORY_ROOT}/configs/smoke.yaml", "--set", "notifications.slack.enabled=true"]
-    process = subprocess.Popen(line, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = warm_start.Popen(stage.command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     wait_for((stage.folder / "waiting").exists, "the step to wait")
     process.send_signal(number)
     _, said = process.communicate(timeout=120)

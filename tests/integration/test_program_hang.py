@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tests.integration.test_launchers import Nodes, free_port, nodes, trainjob
 
 from trainyard.commands import explain
@@ -53,7 +53,7 @@ def run(folder: Path, script: str, *, processes: int = 1, minutes: str = "0.08")
     words = ["--config", "trainyard.yaml", "--run-dir", "runs/one", "--grace", "5s"]
     start = [sys.executable, "-m", "trainyard", "train", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(start, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    done = warm_start.run(start, cwd=folder, env=environment, timeout=240)
     outcome: dict[str, Any] = json.loads((folder / "runs/one/run.json").read_text())["outcome"]
     return {**outcome, "code": done.returncode, "log": done.stdout + done.stderr}
 

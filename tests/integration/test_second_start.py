@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 from tests.waiting import wait_for
 
 from trainyard.gateways.process_tree import Process, find_process, processes_of_run
@@ -73,12 +74,14 @@ class FirstStart:
         folder.mkdir()
         self.folder, self.lock = folder, folder / "run" / ".lock"
         (folder / "program.py").write_text(PROGRAM)
+        (folder / "second.py").write_text(SECOND)
         (folder / "trainyard.yaml").write_text(
-            f"recipe: command\nprogram: {{command: [{sys.executable}, program.py]}}\n"
+            # With -u the program starts cold, so that the kernel shows its environment.
+            f"recipe: command\nprogram: {{command: [{sys.executable}, -u, program.py]}}\n"
         )
         words = ("-m", "trainyard", command, "--config", "trainyard.yaml", "--run-dir", "run")
         with (folder / "output").open("w") as output:
-            self.command = subprocess.Popen(
+            self.command = warm_start.Popen(
                 [sys.executable, *words], cwd=folder, stdout=output, stderr=output, start_new_session=True
             )
         wait_for(lambda: self._is_ready() or self.command.poll() is not None, "the program starts")
@@ -102,10 +105,13 @@ class FirstStart:
             os.kill(self.daemon, signal.SIGKILL)
 
     def start_again(self, *options: str, elsewhere: bool = False) -> "subprocess.CompletedProcess[str]":
-        command = [*(ELSEWHERE if elsewhere else ()), sys.executable, "-c", SECOND, *options]
-        return subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
-        )
+        command = [
+            *(ELSEWHERE if elsewhere else ()),
+            sys.executable,
+            str(self.folder / "second.py"),
+            *options,
+        ]
+        return warm_start.run(command, cwd=self.folder, timeout=120)
 
     def end(self) -> None:
         for pid in (self.command.pid, self.program, self.daemon):
@@ -127,7 +133,7 @@ def faults_of(first: FirstStart, left: str, *, is_killed: bool, has_hosts: bool)
     if (f"has left process {first.daemon} " in done.stderr) != (left == "a daemon"):
         yield f"the daemon: {done}"
     if has_hosts:  # the lock shows a command on every host, a program only on its own
-        for options in ((), ("--takeover",)):
+        for options in (("--takeover",),) if is_killed else ((), ("--takeover",)):
             done = first.start_again(*options, elsewhere=True)
             if (done.returncode, "on " in done.stderr) != (2 * (not is_killed), not is_killed):
                 yield f"on another host {options}: {done}"
@@ -168,13 +174,13 @@ def test_the_pipeline_stops_what_trains_and_resumes(tmp_path: Path) -> None:
     try:
         first.kill("the program")
         words = [sys.executable, "-m", "trainyard", "run", "--run-dir", "run"]
-        refused = subprocess.run(words, cwd=first.folder, capture_output=True, text=True, check=False)
+        refused = warm_start.run(words, cwd=first.folder, timeout=120)
         assert (refused.returncode, runs(first.program)) == (2, True), refused.stderr
         assert "--takeover" in refused.stderr
         assert "outcome" not in json.loads((run / "run.json").read_text())
         assert [each.name for each in (store / "run-1").iterdir()] == ["identity.json"], "its claim alone"
         (first.folder / "program.py").write_text("print('step 1: loss 1.0')\n")
-        subprocess.run([*words, "--takeover"], cwd=first.folder, capture_output=True, check=False)
+        warm_start.run([*words, "--takeover"], cwd=first.folder, timeout=120)
         assert not runs(first.program)
         assert json.loads((run / "run.json").read_text())["outcome"]["status"] == "succeeded"
     finally:

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import textwrap
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests import warm_start
 from tests.listener import Listener, pass_on
 from tests.waiting import wait_for
 
@@ -297,11 +297,12 @@ SYNC = """
 
 
 def test_a_sync_that_is_killed_in_the_middle_of_a_file_is_completed_by_the_next_one(
-    proxy: FaultyProxy, store: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, store: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
     run, answer = make_run(steps=(100,), size=34_000_000), proxy._choose
-    sync = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SYNC), store.url, str(run.path)])
+    (tmp_path / "sync.py").write_text(textwrap.dedent(SYNC))
+    sync = warm_start.Popen([sys.executable, str(tmp_path / "sync.py"), store.url, str(run.path)])
 
     def choose(head: bytes) -> str:
         if b"partNumber=3" in head:

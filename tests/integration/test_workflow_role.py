@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -248,7 +247,7 @@ def test_each_checkpoint_is_stored_while_a_run_outlives_its_credentials(
     command = [sys.executable, "-m", "trainyard", "store", "sync", "--follow", "--store", url]
     started, step, stored = time.monotonic(), 10, list[float]()
     with (tmp_path / "follower.log").open("wb") as log:
-        follower = subprocess.Popen(
+        follower = warm_start.Popen(
             [*command, "--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"],
             env=environment,
             stderr=log,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests import warm_start
 
 import trainyard
 from trainyard.programs.program_events import (
@@ -361,17 +362,8 @@ def test_ranks_agree_on_the_step_of_the_stop(tmp_path: Path, destroys: bool) -> 
     """No thread of the vote is left at the end, where it would abort some of the programs."""
     kept = [line for line in AGREEING.splitlines() if destroys or "destroy_process_group" not in line]
     (tmp_path / "program.py").write_text("\n".join(kept))
-    program = subprocess.run(
-        [*TORCHRUN, str(tmp_path / "program.py")],
-        env={
-            **os.environ,
-            "TRAINYARD_EVENTS": str(tmp_path / "events.jsonl"),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    environment = {**os.environ, "TRAINYARD_EVENTS": str(tmp_path / "events.jsonl"), "OMP_NUM_THREADS": "1"}
+    program = warm_start.run([*TORCHRUN, tmp_path / "program.py"], env=environment, timeout=120)
     lines = sorted(program.stdout.splitlines())
     threads = ["threads: 0" if destroys else "threads: 2"] * 2
     expected = ["20 True", "20 True", "True", "True", *threads]

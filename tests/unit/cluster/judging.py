@@ -52,6 +52,10 @@ def without_target(text: str) -> str:
 
 def findings_of(kubeconfig: Path, *options: str) -> list[dict[str, str]]:
     """The findings of the checks that were not skipped."""
-    record = verdict_record(verdict_of(kubeconfig, *options))
-    found: list[dict[str, Any]] = record["findings"]
+    return judged(verdict_of(kubeconfig, *options))
+
+
+def judged(verdict: Verdict) -> list[dict[str, str]]:
+    """The findings of the checks that were not skipped."""
+    found: list[dict[str, Any]] = verdict_record(verdict)["findings"]
     return [entry for entry in found if entry["severity"] != "skipped"]

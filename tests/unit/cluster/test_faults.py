@@ -1,4 +1,4 @@
-"""Generated clusters: a healthy one gets no finding, a planted fault is found and named."""
+"""Generated clusters: a healthy one has no finding; a planted fault is named, and its fix is careful."""
 
 from pathlib import Path
 
@@ -6,11 +6,15 @@ import pytest
 from tests.cases import each_case
 from tests.unit.cluster.faults import Fault, cases
 from tests.unit.cluster.generated import CLUSTERS, changed
-from tests.unit.cluster.judging import findings_of, verdict_of, without_target
+from tests.unit.cluster.judging import judged, verdict_of, without_target
 from tests.unit.cluster.recorded import serving
 
-from trainyard.cluster.verdict import Readiness
+from trainyard.cluster.fix import plan_fix
+from trainyard.cluster.verdict import Readiness, Verdict
+from trainyard.config.cluster import ClusterConfig
 from trainyard.plan.finding import Severity
+
+FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 
 
 def in_turn() -> list[tuple[str, Fault]]:
@@ -54,8 +58,19 @@ def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> No
             *cluster.options,
             *fault.options,
         )
-        found = findings_of(recorded.kubeconfig(tmp_path), *plan)
-    assert_found(fault, found)
+        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+    assert_found(fault, judged(verdict))
+    require_careful_fix(fault, verdict)
+
+
+def require_careful_fix(fault: Fault, verdict: Verdict) -> None:
+    """Nothing is applied that is not configured, and nothing is ever removed."""
+    steps = plan_fix(verdict, ClusterConfig())
+    applied = [body["kind"] for step in steps if step.automatic for body in step.objects]
+    assert applied == (["Namespace"] if fault.name == "no namespace" else [])
+    commands = " ".join(without_target(step.command) for step in steps)
+    assert [word for word in FORBIDDEN if f"kubectl {word}" in commands] == []
+    assert any(step.check == fault.check for step in steps)
 
 
 def assert_found(fault: Fault, found: list[dict[str, str]]) -> None:

@@ -4,47 +4,19 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests import warm_start
 from tests.cases import each_case
-from tests.unit.cluster.faults import FAULTS
-from tests.unit.cluster.generated import CLUSTERS, changed, plain_eks
-from tests.unit.cluster.judging import SCRIPT, verdict_of, without_target
+from tests.unit.cluster.generated import plain_eks
+from tests.unit.cluster.judging import SCRIPT
 from tests.unit.cluster.recorded import Recorded, serving
-
-from trainyard.cluster.fix import plan_fix
-from trainyard.config.cluster import ClusterConfig
-
-FORBIDDEN = ("delete", "drain", "cordon ", "reboot", "replace ")
 
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     with serving(plain_eks().state) as served:
         yield served
-
-
-@pytest.mark.slow
-@each_case("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_applied_that_is_not_configured_and_nothing_is_ever_removed(
-    fault: Any, tmp_path: Path
-) -> None:
-    name = fault.only[0] if fault.only else next(n for n in CLUSTERS if n not in fault.leave_out)
-    cluster = CLUSTERS[name]()
-    with serving(changed(cluster, fault.plant)) as recorded:
-        plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
-        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan, *fault.options)
-    steps = plan_fix(verdict, ClusterConfig())
-    automatic = [step for step in steps if step.automatic]
-    assert [body["kind"] for step in automatic for body in step.objects] == (
-        ["Namespace"] if fault.name == "no namespace" else []
-    )
-    commands = " ".join(without_target(step.command) for step in steps)
-    assert [word for word in FORBIDDEN if f"kubectl {word}" in commands] == []
-    told_by_server = fault.judged_by_server  # only a real API server shows the fault
-    assert told_by_server or any(step.check == fault.check for step in steps)
 
 
 @each_case(

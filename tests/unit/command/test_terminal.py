@@ -12,12 +12,14 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
+from tests import warm_start
 from tests.cases import each_case
 
 from trainyard.command import output, terminal
@@ -114,9 +116,14 @@ def on_a_terminal(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     hidden = ("CI", "NO_COLOR", "COLUMNS", "TERM")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
-    line = [sys.executable, "-c", PROGRAM.format(body=body)]
     environment |= {"TERM": "xterm-256color", **variables}
-    with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+    with contextlib.ExitStack() as stack:
+        program = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".py"))
+        program.write(PROGRAM.format(body=body))
+        program.flush()
+        line = [sys.executable, program.name]
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        process = stack.enter_context(warm_start.Popen(line, **streams, env=environment))
         os.close(theirs)
         written = b""
         with contextlib.suppress(OSError):  # EIO: the last writer has closed it

@@ -18,7 +18,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=30)  # PyYAML writes each value: few are enough
+@settings(max_examples=settings().max_examples // 3)  # PyYAML writes each value: few are enough
 @given(st.lists(st.dictionaries(st.text(min_size=1), VALUES), max_size=3))
 def test_what_is_written_reads_back_equal(objects: list[dict[str, object]]) -> None:
     assert list(yaml.load_all(dump_documents(objects), LOADER)) == objects

@@ -107,9 +107,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "data": st.fixed_dictionaries({"train_path": st.none() | TEXT, "text_field": TEXT}),
 }
+ONE_FOLDER = [HealthCheck.function_scoped_fixture]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=ONE_FOLDER)
 @given(values=st.fixed_dictionaries(VALUES))
 def test_any_configuration_survives_the_way_to_yaml_and_back(tmp_path: Path, values: dict[str, Any]) -> None:
     config = Config.model_validate(values)
@@ -117,7 +118,7 @@ def test_any_configuration_survives_the_way_to_yaml_and_back(tmp_path: Path, val
     assert load_config(tmp_path / "config.yaml").config == config
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=ONE_FOLDER)
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
 def test_no_content_whatever_is_answered_with_a_traceback(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c.yaml").write_bytes(content)
@@ -125,7 +126,7 @@ def test_no_content_whatever_is_answered_with_a_traceback(tmp_path: Path, conten
         load_config(tmp_path / "c.yaml")
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=ONE_FOLDER)
 @given(
     argument=st.text(max_size=30)
     | st.builds("{}={}".format, st.sampled_from(leaf_keys()), st.text(max_size=20))

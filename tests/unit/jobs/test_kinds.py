@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.cases import each_case
 from tests.unit.jobs.plans import (
+    EACH_SHAPE,
     IMAGE,
     ROOT,
     STRATEGIES,
@@ -30,8 +31,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.plan.instances import CATALOGUE
 
 GOLDEN = ROOT / "tests" / "golden" / "jobs"
-TYPES = [instance.name for instance in CATALOGUE]
-"""No EFA; EFA without RDMA, with one GPU and with eight; RDMA."""
+TYPES = [instance.name for instance in EACH_SHAPE]
 
 
 def planned(kind: str, strategy: str, instance: str, nodes: int) -> JobSpec:

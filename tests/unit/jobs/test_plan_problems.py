@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.jobs.plans import config, containers, instance_for, objects, plan, request
+from tests.unit.jobs.plans import EACH_SHAPE, config, containers, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
 from trainyard.config.yaml_reader import dump_documents
@@ -24,7 +24,7 @@ from trainyard.plan.environment.environment_lint import lint
 from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Severity
-from trainyard.plan.instances import CATALOGUE, NodeRoom, room_of_type
+from trainyard.plan.instances import NodeRoom, room_of_type
 
 OWN = ("python", "work.py")
 
@@ -87,8 +87,8 @@ def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
 SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")
 
 
-EFA = [known.name for known in CATALOGUE if known.efa]
-NO_EFA = [known.name for known in CATALOGUE if not known.efa]
+EFA = [known.name for known in EACH_SHAPE if known.efa]
+NO_EFA = [known.name for known in EACH_SHAPE if not known.efa]
 NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
 
 

@@ -224,7 +224,7 @@ def test_experts_are_divided_when_the_model_has_them() -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_a_number_is_read_back_as_it_was_written(value: float) -> None:
     assert float(text_of(value)) == value
 
@@ -242,7 +242,7 @@ DEGREES = st.sampled_from([1, 2, 3, 4, 8, 16])
     micro=st.integers(1, 4),
     batch=st.one_of(st.none(), st.integers(1, 4096)),
 )
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_the_degrees_are_refused_exactly_when_a_rule_is_broken(
     nodes: int,
     per_node: int,

@@ -1,10 +1,9 @@
-"""Fewer, as many and more devices than a type has, for every instance type: plan, manifest, cluster."""
+"""Fewer, as many and more devices than a type has, for every shape of instances: plan, manifest, cluster."""
 
 from typing import Any
 
-import pytest
 from tests.cases import each_case
-from tests.unit.jobs.plans import config, request
+from tests.unit.jobs.plans import EACH_SHAPE, config, request
 
 from trainyard.cluster.checks import efa, gpu
 from trainyard.cluster.snapshot import Condition, MissingData, Node, Snapshot
@@ -14,11 +13,9 @@ from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.plan.finding import Severity
-from trainyard.plan.instances import CATALOGUE, EFA, GPU, InstanceType, NodeRoom, room_of_type
+from trainyard.plan.instances import EFA, GPU, InstanceType, NodeRoom, room_of_type
 
-WITH_EFA = [instance for instance in CATALOGUE if instance.efa]
-EVERY = [pytest.param(instance, id=instance.name) for instance in CATALOGUE]
-EVERY_WITH_EFA = [pytest.param(instance, id=instance.name) for instance in WITH_EFA]
+WITH_EFA = [instance for instance in EACH_SHAPE if instance.efa]
 TINY = ("compute.strategy=ddp", "training.batch_size=1", "training.gradient_accumulation_steps=1")
 
 
@@ -35,7 +32,7 @@ def problems(instance: InstanceType, *overrides: str, room: dict[str, int], **ch
     return []
 
 
-@each_case("instance", EVERY)
+@each_case("instance", EACH_SHAPE)
 def test_a_plan_asks_for_no_more_gpus_than_the_type_has(instance: InstanceType) -> None:
     most = instance.gpus
     for wanted in {1, most}:
@@ -48,7 +45,7 @@ def test_a_plan_asks_for_no_more_gpus_than_the_type_has(instance: InstanceType) 
     assert line.startswith("--gpu-per-node: ")
 
 
-@each_case("instance", EVERY)
+@each_case("instance", EACH_SHAPE)
 def test_a_plan_uses_the_efa_of_its_type_where_the_nodes_offer_it(instance: InstanceType) -> None:
     for offered in {0, 1, instance.efa, instance.efa + 1}:
         found = problems(instance, room={"efa": offered})
@@ -85,14 +82,14 @@ def severities(check: Any, instance: InstanceType, *rooms: dict[str, int]) -> se
     return {outcome.severity for outcome in check.judge(facts)}
 
 
-@each_case("instance", EVERY)
+@each_case("instance", EACH_SHAPE)
 def test_a_cluster_whose_nodes_offer_other_numbers_of_gpus_is_not_ready(instance: InstanceType) -> None:
     for offered in {instance.gpus - 1, instance.gpus, instance.gpus + 1, 2 * instance.gpus}:
         found = severities(gpu, instance, *[{GPU: offered}] * 2)
         assert found == {Severity.PASSED if offered == instance.gpus else Severity.ERROR}
 
 
-@each_case("instance", EVERY_WITH_EFA)
+@each_case("instance", WITH_EFA)
 def test_a_cluster_whose_nodes_offer_more_efa_is_not_ready(instance: InstanceType) -> None:
     for more in (1, 2, instance.efa):
         much = {EFA: instance.efa + more}

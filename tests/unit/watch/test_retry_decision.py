@@ -156,7 +156,7 @@ FAILURES = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.integers(0, 5), st.lists(FAILURES, max_size=20))
 def test_no_history_spends_more_than_the_budget(
     allowed: int, failures: list[tuple[str, str, int | None, int | None]]

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import warm_start
 
 from trainyard.artifacts.record.local_paths import places_of
 from trainyard.artifacts.record.manifest import ManifestObject
@@ -193,13 +193,14 @@ KILLED = """
 
 
 def test_killed_at_any_moment_it_goes_on_and_the_name_appears_when_all_is_whole(
-    store: Store, make_run: Any, folder: Path, target: Path
+    store: Store, make_run: Any, folder: Path, target: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "killed.py").write_text(textwrap.dedent(KILLED))
     run = make_run(size=20_000)
     sync_run(store, run, 1)
     for allowed in (3, 20, 30):
-        line = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(target), str(allowed)]
-        assert subprocess.run(line, timeout=60, check=False).returncode == -signal.SIGKILL
+        line = [sys.executable, str(tmp_path / "killed.py"), str(folder), str(target), str(allowed)]
+        assert warm_start.run(line, timeout=60).returncode == -signal.SIGKILL
         assert not target.exists()
     report = restore.restore(store, ALL, target)
     assert report.kept > 0
@@ -405,7 +406,7 @@ names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 6)
 @given(st.dictionaries(paths, st.binary(max_size=300), max_size=12))
 def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     base = tmp_path_factory.mktemp("tree")

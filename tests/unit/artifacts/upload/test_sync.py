@@ -5,7 +5,6 @@ import errno
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests import warm_start
 from tests.unit.artifacts.conftest import KEY
 
 from trainyard.artifacts.record.contents import Group, Item
@@ -399,13 +399,14 @@ KILLED = """
 
 
 def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
-    store: Store, folder: Path, make_run: Any
+    store: Store, folder: Path, make_run: Any, tmp_path: Path
 ) -> None:
     """SIGKILL comes before one of its steps on the disk; the last steps write the manifest."""
     run, died, kills = make_run(), -signal.SIGKILL, 0
+    (tmp_path / "killed.py").write_text(textwrap.dedent(KILLED))
+    line = [sys.executable, tmp_path / "killed.py", folder, run.path]
     while died:
-        line = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(run.path), str(5 * kills)]
-        died = subprocess.run(line, timeout=60, check=False).returncode
+        died = warm_start.run([*line, str(5 * kills)], timeout=60).returncode
         found = verify_run(store, 1, depth=Depth.FULL, run_directory=run)
         assert found.ok or found.manifest_key not in {o.key for o in store.list_objects("")}, found.problems
         assert died in (0, -signal.SIGKILL)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm_start
 from tests.cases import each_case
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
@@ -135,7 +136,7 @@ if __name__ == "__main__":
 def test_a_writer_ends_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
     """The writer is started as shipped. If it survived, it would write beside the resumed run."""
     (tmp_path / "trainer.py").write_text(TRAINER)
-    trainer = subprocess.Popen([sys.executable, str(tmp_path / "trainer.py")], stdout=subprocess.PIPE)
+    trainer = warm_start.Popen([sys.executable, str(tmp_path / "trainer.py")], stdout=subprocess.PIPE)
     assert trainer.stdout is not None
     writer = Path("/proc") / trainer.stdout.readline().decode().strip()
     trainer.kill()

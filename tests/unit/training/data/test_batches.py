@@ -25,7 +25,7 @@ SHAPES = st.tuples(st.integers(2, 50), st.integers(1, 9), st.integers(1, 400))
 
 
 @given(SHAPES, st.integers(0, 5), st.integers(0, 2**40))
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_an_epoch_sees_each_window_once_but_for_the_last_incomplete_batch(
     shape: tuple[int, int, int], epoch: int, seed: int
 ) -> None:
@@ -79,13 +79,13 @@ def elements(size: int, *, seed: int = 1, epoch: int = 0) -> list[int]:
 
 
 @given(SIZES, SEEDS, st.integers(0, 1000))
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_every_element_has_exactly_one_place(size: int, seed: int, epoch: int) -> None:
     assert sorted(elements(size, seed=seed, epoch=epoch)) == list(range(size))
 
 
 @given(st.integers(1, 2**62), st.data())
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_places_of_any_epoch_length_stay_in_range(size: int, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
     result = Permutation(size, seed=3, epoch=1)(np.array(places))
@@ -95,7 +95,7 @@ def test_places_of_any_epoch_length_stay_in_range(size: int, data: st.DataObject
 
 
 @given(SIZES, st.data())
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 def test_a_place_computed_alone_equals_the_place_in_the_permutation(size: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, size - 1))
     assert Permutation(size, seed=5, epoch=2)(np.array([place]))[0] == elements(size, seed=5, epoch=2)[place]

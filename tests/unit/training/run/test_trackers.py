@@ -1,7 +1,6 @@
 """Trackers that fail: each is dropped with one warning, and no run notices."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import warm_start
 from tests.unit.training.lab import Lab
 
 from trainyard.config.schema import Config
@@ -160,12 +160,11 @@ def test_a_wandb_whose_service_dies_is_dropped(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     # W&B would join a service that an earlier test left in the environment, instead of starting one.
     environment = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE_DIES, str(tmp_path)],
-        capture_output=True,
-        text=True,
+    (tmp_path / "train.py").write_text(SERVICE_DIES)
+    done = warm_start.run(
+        [sys.executable, tmp_path / "train.py", tmp_path],
         timeout=240,
-        env=environment | {"WANDB_MODE": "offline"},
+        env=environment | {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).resolve().parents[4])},
     )
     assert done.stdout.strip() == "the run continues", done.stderr
     assert done.stderr.count("W&B failed") == 1

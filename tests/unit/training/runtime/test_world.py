@@ -1,10 +1,11 @@
 """The end of a process that has joined a run."""
 
 import os
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests import warm_start
 
 ENDING = """
 import atexit, os, sys, threading
@@ -31,10 +32,11 @@ os.write(1, b"the interpreter ends\\n")
     ],
 )
 def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
-    strategy: str, outcome: str, code: int, output: str
+    tmp_path: Path, strategy: str, outcome: str, code: int, output: str
 ) -> None:
     """Its end would now and then abort a process whose training was done."""
-    command = [sys.executable, "-c", ENDING, strategy, "1", outcome]
+    (tmp_path / "ending.py").write_text(ENDING)
+    command = [sys.executable, str(tmp_path / "ending.py"), strategy, "1", outcome]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = warm_start.run(command, env=environment, timeout=100)
     assert (done.returncode, done.stdout) == (code, output), done.stderr
