@@ -425,7 +425,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
 
 
 def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp_path: Path) -> None:
-    """All in forks of one process, because torch is imported once; they run what an interpreter runs at its end."""
+    """All in forks of one process, because torch is imported once; each calls what is called at an end."""
     start, wrong = Start(tmp_path / "ends"), {}
     (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
     (start.folder / "IPython/core").mkdir(parents=True)
