@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_start
 
 import trainyard
 from trainyard.programs import integrations
@@ -23,6 +24,12 @@ from trainyard.programs.program_events import (
 
 STEPS = 12
 PROGRAMS = Path(__file__).parent / "callback_programs"
+# A warm process has imported the package; the programs shall find the one module beside them.
+FORGET = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "trainyard"]:
+    del sys.modules[name]
+"""
 # The figures of each row.
 FIGURES = {
     "lightning": {"learning_rate", "epoch", "train_loss"},
@@ -36,16 +43,18 @@ def run_program(name: str, folder: Path, *, world: int) -> list[dict[str, Any]]:
     for path in (PROGRAMS / "stopping.py", PROGRAMS / f"stop_{name}.py", callback):
         shutil.copy(path, folder)
     shutil.copy(str(trainyard.__file__), folder / "trainyard.py")
+    (folder / "sitecustomize.py").write_text(FORGET)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    done = subprocess.run(
+    with warm_start.TrainerPopen(
         [sys.executable, *launcher[: 4 * (world > 1)], str(folder / f"stop_{name}.py"), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=1200,
         start_new_session=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    ) as process:
+        output = process.communicate(timeout=1200)[0]
+    assert process.returncode == 0, output[-6000:]
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 from tests.scripts.conftest import Call, Program
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
 def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [sys.executable, "-m", "trainyard", "prepare", "--config", config, "--json"]
     processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+        warm_start.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]

@@ -138,11 +138,14 @@ class Runs:
         self.directory, self.commit = RunDirectory(self.folder / "run"), "c" * 40
         own = self.directory.path / "program"
         own.mkdir(parents=True)
+        self.work = self.folder / "work"
+        self.work.mkdir()
         self.played = Played(own)
 
     def attempt(self, attempt: Attempt, *, node: NodeLauncher | None = None, nodes: int = 1) -> int:
         checkpoints = f"{self.played.folder}/global_step_*/"
-        program = Program("verl", ("python",), Path.cwd(), steps=attempt.steps, checkpoints=checkpoints)
+        # A folder of its own: figures are searched in all files of a program's folder.
+        program = Program("verl", ("python",), self.work, steps=attempt.steps, checkpoints=checkpoints)
         launch = ProgramLaunch(program, self.directory, node or NodeLauncher(1, 0, 1), nodes=nodes)
         code = {"commit": self.commit, "dirty": False}
         run = ProgramRun(program, launch, config_of(attempt.steps), code=code)

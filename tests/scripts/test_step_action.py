@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.answering import answering_slack
 from tests.cases import each_case
 
 from trainyard import pipeline
@@ -311,6 +312,29 @@ def test_a_command_is_one_line_or_is_continued(command: str, words: list[str] | 
         return
     with pytest.raises(ConfigError, match=words):
         step_action.words_of(command)
+
+
+def test_a_gpu_that_does_not_answer_is_red_before_training_in_log_summary_and_slack(
+    program: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A process of its own, because the step changes the environment of its process."""
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n")
+    driver.chmod(0o755)
+    config = str(ROOT / "configs" / "training_configuration.yaml")
+    plan = {**PLAN, "kind": "trainer", "config": config, "overrides": "", "role": "", "store": "file:///s"}
+    variables = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "1", "TRAINYARD_PLAN": json.dumps(plan)}
+    variables["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")
+    variables["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    with answering_slack() as slack:
+        done = program("step action", SLACK_WEBHOOK_URL=f"{slack.url}/hook", **variables)
+    assert done.returncode == 1
+    assert "nvidia-smi failed (exit code 9)" in done.stderr and "fix: " in done.stderr
+    assert "### ❌ Not started: " in (tmp_path / "summary").read_text()
+    (message,) = map(json.dumps, slack.bodies)
+    assert "Training 812 failed" in message
+    assert "gpu: nvidia-smi failed (exit code 9)" in message
+    assert "Next: gh run view 1 --log-failed" in message
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"config": "x"}'])

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests import warm_start
 from tests.scripts.conftest import Call
 
 from trainyard.command.handler import exit_code_of
@@ -107,7 +108,7 @@ def test_following_is_at_the_lowest_priority_and_a_signal_ends_it_cleanly(
 ) -> None:
     options = ("--run-dir", small_run.path, "--store", folder.as_uri(), "--follow")
     line = [sys.executable, str(SCRIPT), *map(str, options)]
-    follower = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    follower = warm_start.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     manifest, deadline = folder / "manifests" / "run-1-open-1.json", time.monotonic() + 60
     while not manifest.is_file() and time.monotonic() < deadline:
         time.sleep(0.05)

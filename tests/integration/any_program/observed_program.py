@@ -43,10 +43,8 @@ def train(steps=24, workers=0):
 
 
 if __name__ == "__main__":
-    if MODE in ("fork", "spawn"):
+    if MODE == "spawn":
         import multiprocessing
-
-        import torch  # a fork has the torch of its parent
 
         process = multiprocessing.get_context(MODE).Process(target=train)
         process.start()
@@ -56,7 +54,7 @@ if __name__ == "__main__":
         import torch.distributed
 
         torch.distributed.init_process_group("gloo")
-    train(workers=2 if MODE == "workers" else 0)
+    train(workers=2 if MODE == "crash" else 0)
     if MODE == "distributed":
         torch.distributed.destroy_process_group()
     if MODE == "crash":

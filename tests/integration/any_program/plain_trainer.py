@@ -27,6 +27,7 @@ parser.add_argument("--stop_at", type=int, default=0, help="save and end with 75
 parser.add_argument("--hang_at", type=int, default=0, help="wait for its end after this step, once")
 parser.add_argument("--weights_only_at", type=int, default=0, help="save no optimizer at this step")
 parser.add_argument("--nan_at", type=int, default=0)
+parser.add_argument("--diverge_at", type=int, default=0, help="the state is NaN from this step on")
 parser.add_argument("--pause", type=float, default=0.0)
 options = parser.parse_args()
 tokens = Path("data/tokens.txt").read_text().split() if Path("data/tokens.txt").exists() else ["1"]
@@ -76,7 +77,7 @@ stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 while step < options.steps:
     step += 1
-    value *= 0.5 + 0.01 * (len(tokens) % 7) + 0.001 * step
+    value *= 0.5 + 0.01 * (len(tokens) % 7) + 0.001 * step if step != options.diverge_at else float("nan")
     loss = "nan" if step == options.nan_at else repr(value)
     print({"loss": loss, "grad_norm": "1.0", "learning_rate": "0.1", "epoch": str(step / 4)})
     print(json.dumps({"step": step, "loss": float(loss)}).replace("NaN", '"nan"'), flush=True)

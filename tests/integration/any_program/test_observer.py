@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests import warm_start
 from tests.shebang import interpreter_line
 
 from trainyard.gateways.process_tree import find_process
@@ -33,12 +34,11 @@ from trainyard.run.launch_environment import NodeLauncher
 
 PROGRAM = Path(__file__).parent / "observed_program.py"
 PYTHON, PROGRAM_NAME = sys.executable, "observed_program.py"
+# Each imports torch. The forks below are those of a process; a shell's has a DataLoader with workers, too.
 OBSERVED = {
     "shell": ("bash", "-c", f"'{PYTHON}' {PROGRAM_NAME} crash | tee log.txt"),
     "torchrun": (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", PROGRAM_NAME, "distributed"),
-    "fork": (PYTHON, PROGRAM_NAME, "fork"),
     "spawn": (PYTHON, PROGRAM_NAME, "spawn"),
-    "DataLoader": (PYTHON, PROGRAM_NAME, "workers"),
 }
 # Without torch, whose import takes seconds.
 LIGHT = {
@@ -87,7 +87,8 @@ class Start:
         program = Program("command", words, self.folder, observe=self.is_observed)
         added = ProgramLaunch(program, directory, NodeLauncher(1, 0, 1)).environment(None)
         self._events = ProgramEvents(Path(added["TRAINYARD_EVENTS"]))
-        return subprocess.Popen(
+        popen = subprocess.Popen if self.is_observed else warm_start.Popen
+        return popen(
             words,
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", **added},
@@ -138,7 +139,7 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
             "world": start.observed.machine["world"]["size"] == (2 if name == "torchrun" else 1),
             "modules": {Path(each).name for each in start.observed.modules} >= {PROGRAM_NAME},
             "exception": str(start.observed.error(has_failed=False))
-            == ("ValueError: bad batch (observed_program.py:64)" if name == "shell" else "None"),
+            == ("ValueError: bad batch (observed_program.py:62)" if name == "shell" else "None"),
         }
         if not all(found.values()):
             wrong[name] = ([key for key, is_right in found.items() if not is_right], output[-2000:])
@@ -148,6 +149,7 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
 
 OF_TORCH = """
 import os, pathlib, sys, threading, torch
+import torch._dynamo  # else each fork imports it for its first optimizer
 
 class Wrapper(torch.optim.Optimizer):
     def __init__(self, inner):
@@ -242,8 +244,14 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
 
 
 ENDS = """
-import copy, multiprocessing, os, signal, sys, torch, torch._dynamo, traceback
+import atexit, copy, ctypes, multiprocessing, os, signal, sys, torch, torch._dynamo, traceback
 from sys import exit
+
+def leave():
+    # What an interpreter does at its end, without its search for garbage, which takes seconds in a fork.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    ctypes.PyDLL(None).exit(0)
 
 def fail(mode, where):
     if mode.startswith(where):
@@ -361,7 +369,9 @@ for mode in MODES:
         os._exit(0)
     if mode == "raise SystemExit":
         raise SystemExit(7)
-    exit(7 if mode == "exit" else 0)
+    if mode == "exit":
+        exit(7)
+    leave()
 """
 SHELL = """
 class InteractiveShell:
@@ -398,16 +408,16 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "exit": (True, "trained", "SystemExit: 7", None),
     "caught in the loop": (True, "trained", None, None),
     "behind the loop": (True, "trained", None, None),
-    "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
-    "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:8)", None),
+    "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:14)", None),
+    "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:14)", None),
     "left the loop and began again": (True, "trained", None, None),
     "left the loop in a notebook": (
         None,
         "trained",
-        "RuntimeError: left the loop (ends.py:8)",
+        "RuntimeError: left the loop (ends.py:14)",
         "ends.py",
     ),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:85)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:91)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),
@@ -415,7 +425,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
 
 
 def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp_path: Path) -> None:
-    """All in forks of one process, because torch is imported once; each ends as an interpreter does."""
+    """All in forks of one process, because torch is imported once; each calls what is called at an end."""
     start, wrong = Start(tmp_path / "ends"), {}
     (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
     (start.folder / "IPython/core").mkdir(parents=True)
