@@ -125,7 +125,7 @@ def test_the_lock_of_the_image_decides_and_without_one_its_own_metadata(
     if list(Path("/dev").glob("nvidia[0-9]*")) and kind == "without a driver":
         pytest.skip("this machine has a driver")
     install(tmp_path, "tiny", "1.0", PACKAGES[kind], requested=requested)
-    packages = demanded_packages([f"{lock} \\\n    --hash=sha256:{'a' * 64}\n"], {}) if lock else None
+    packages = demanded_packages([f"{lock} \\\n    --hash=sha256:{'a' * 64}\n"], "x86_64") if lock else None
     found = probed(tmp_path, packages, "versions", "imports")
     assert found["versions"].ok is (lock == "tiny==1.0" if lock else None)
     tried = lock.startswith("tiny") or (not lock and requested)
@@ -141,7 +141,7 @@ def test_an_image_with_torch_and_without_transformers_makes_no_model_and_has_not
     assert probed(tmp_path, None, "model-configuration")["model-configuration"].ok is False, "without torch"
     install(tmp_path, "torch", "2.6.0", "", requested=True)
     assert probed(tmp_path, None, "model-configuration")["model-configuration"].ok is None
-    demanded = demanded_packages(["transformers==5.0\n"], {})
+    demanded = demanded_packages(["transformers==5.0\n"], "x86_64")
     assert probed(tmp_path, demanded, "model-configuration")["model-configuration"].ok is False
 
 

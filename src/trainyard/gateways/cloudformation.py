@@ -24,7 +24,8 @@ class CloudFormationStack:
     """A stack in one region, by its name. Each method raises ServiceError."""
 
     def __init__(self, aws: AwsAccount, name: str) -> None:
-        self.name, self._call = name, partial(aws.call, "cloudformation")
+        self.name = name
+        self._call: Callable[..., Any] = partial(aws.call, "cloudformation")
 
     def find(self) -> Json | None:
         """Return the stack as DescribeStacks answers; None if there is none, or it was never created."""

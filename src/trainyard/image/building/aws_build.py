@@ -16,12 +16,13 @@ from trainyard.errors import ConfigError, DamagedFileError, TrainyardError, Veri
 from trainyard.image.building.build_poll import BuildPoll
 from trainyard.image.building.build_request import BuildRequest
 from trainyard.image.context.build_context import checked_tag
-from trainyard.image.release.check_levels import LEVELS
 from trainyard.run.untrusted_files import parse_json_object
 
 if TYPE_CHECKING:
     from trainyard.gateways.images.codebuild import BuildState, CodeBuild
 
+# Levels of the check; each includes the one before.
+_LEVELS = ("quick", "standard", "full")
 # The folder of the context in the archive, beside the files that run the build.
 _CONTEXT = ".image-context"
 _NO_EXPORT = "it exported no {}. The project must build with the buildspec.yml of this repository"
@@ -116,9 +117,8 @@ class AwsBuilder:
         digest = found.pop() if len(found) == 1 else None
         if digest is None:
             return "", False
-        levels = tuple(LEVELS)  # each includes the one before
-        enough = levels[levels.index(self.level) :]
-        for level in dict.fromkeys((*enough, *levels)):
+        enough = _LEVELS[_LEVELS.index(self.level) :]
+        for level in dict.fromkeys((*enough, *_LEVELS)):
             if self._digest(request, checked_tag(level, request.tag, digest)) == digest:
                 return digest, level in enough
         return (digest if self._digest(request, request.tag) == digest else ""), False

@@ -278,7 +278,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         joined = " ".join(filter(None, parts))
         for end in _HEREDOC.findall(joined) if joined.upper().startswith(("RUN", "COPY", "ADD")) else ():
-            for _, more in itertools.takewhile(lambda each, end=end: each[1].strip() != end, numbered):
+            while (more := next(numbered, (0, end))[1]).strip() != end:
                 joined += f"\n{more}"
         if joined:
             yield start, joined
