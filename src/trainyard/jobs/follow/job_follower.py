@@ -38,6 +38,7 @@ def follow_job(
     seconds: float,
     on_state: Callable[[JobState], None],
     lost_seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> JobState:
     """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
 
@@ -46,8 +47,9 @@ def follow_job(
     WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
     be seen, ConfigError if it does not exist.
     """
-    with JobView(api, Observed(find_kind(kind), namespace, name, None)) as view:
-        return _JobFollower(api, view, on_state, lost_seconds).follow_to_end(seconds)
+    with JobView(api, Observed(find_kind(kind), namespace, name, None), clock=clock) as view:
+        follower = _JobFollower(api, view, clock, on_state, lost_seconds)
+        return follower.follow_to_end(seconds)
 
 
 @dataclass
@@ -56,6 +58,7 @@ class _JobFollower:
 
     _api: "Api"
     _view: JobView
+    _clock: Callable[[], float]
     _on_state: Callable[[JobState], None]
     _lost_seconds: float | None
     _reported: tuple[State, str, int] | None = None
@@ -63,9 +66,9 @@ class _JobFollower:
 
     def follow_to_end(self, seconds: float) -> JobState:
         """See `follow_job`."""
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         state: JobState | None = None
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - self._clock()) > 0:
             changed = self._view.take(min(left, max(0.2, self._view.seconds_until_observation)))
             if not self._view.is_seen:
                 continue
@@ -95,8 +98,8 @@ class _JobFollower:
         if waiting is None or not is_lost or waiting.node in silent - {""}:
             self._lost_since = None
             return None
-        self._lost_since = self._lost_since or time.monotonic()
-        if self._lost_seconds is None or time.monotonic() - self._lost_since < self._lost_seconds:
+        self._lost_since = self._lost_since or self._clock()
+        if self._lost_seconds is None or self._clock() - self._lost_since < self._lost_seconds:
             return None
         failure = JobFailure(
             waiting.failure_class, (waiting.evidence,), recovers=True, node=waiting.node, fix=waiting.fix
@@ -113,12 +116,12 @@ class _JobFollower:
 
     def _wait_for_cause(self, state: JobState) -> JobState:
         """Wait until the pod that the others lost has reported or is gone; return the final state."""
-        until = time.monotonic() + _OTHERS_SECONDS
+        until = self._clock() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             again = self._view.judge()
             state = again if again.ended else state
             waits = any(pod.live for pod in self._view.pods)
-            left = until - time.monotonic()
+            left = until - self._clock()
             if not waits or left <= 0 or not again.ended:
                 break
             self._view.take(min(left, _POLL_SECONDS))
@@ -126,8 +129,8 @@ class _JobFollower:
 
     def _final_state(self, state: JobState) -> JobState:
         """Return the final state, including the pods' last reports and one last observation."""
-        until = time.monotonic() + _LAST_SECONDS
-        while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
+        until = self._clock() + _LAST_SECONDS
+        while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
             self._view.take(left)
         state = self._wait_for_cause(state)
         self._view.list_pods()  # their watch may be broken

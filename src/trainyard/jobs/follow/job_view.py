@@ -41,9 +41,10 @@ _logger = logging.getLogger(__name__)
 class JobView:
     """Known facts of one job. Use it with `with`: the watches end with it."""
 
-    def __init__(self, api: "Api", known: Observed) -> None:
+    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` names the job."""
-        self._api, self._reader, self._known = api, JobReader(api), known
+        self._api, self._reader, self._clock = api, JobReader(api), clock
+        self._known = known
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
         self._uid, self._selector = "", ""
@@ -95,7 +96,7 @@ class JobView:
 
     def observe_around(self) -> None:
         """Read Workload, JobSet and events again."""
-        self._around_at = time.monotonic()
+        self._around_at = self._clock()
         try:
             self._known = self._reader.observe_around(self.observation())
         except ServiceError as error:
@@ -105,7 +106,7 @@ class JobView:
     def seconds_until_observation(self) -> float:
         """The seconds until Workload, JobSet and events are to be read again."""
         is_calm = self._state is not None and self._state.state is State.RUNNING
-        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - time.monotonic()
+        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - self._clock()
 
     def current_state(self) -> JobState:
         """Return the state; Workload, JobSet and events are read if they are due or if the state changed."""
@@ -139,8 +140,8 @@ class JobView:
         """
         if not self._apply_next(wait):
             return False
-        settled = time.monotonic() + _SETTLE_SECONDS
-        while self._apply_next(settled - time.monotonic()):
+        settled = self._clock() + _SETTLE_SECONDS
+        while self._apply_next(settled - self._clock()):
             pass
         return True
 
@@ -149,8 +150,8 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        deadline = time.monotonic() + seconds
-        while self._apply_next(0 if self.is_seen or self.trouble else deadline - time.monotonic()):
+        deadline = self._clock() + seconds
+        while self._apply_next(deadline - self._clock() if not self.is_seen and self.trouble is None else 0):
             pass
 
     def _apply_next(self, wait: float) -> bool:

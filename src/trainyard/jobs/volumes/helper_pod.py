@@ -8,7 +8,7 @@ have no other pod.
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -49,6 +49,8 @@ def mount_claim(
     user: int | None,
     seconds: float,
     template: Json,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, str]]:
     """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
@@ -74,14 +76,14 @@ def mount_claim(
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
-        why, deadline = "no node has accepted it", time.monotonic() + seconds
+        why, deadline = "no node has accepted it", clock() + seconds
         while (reason := _why_not_running(api, f"{pods}/{name}")) is not None:
             why = reason or why
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise WaitTimeoutError(
                     f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
                 )
-            time.sleep(_PAUSE)
+            wait(_PAUSE)
         yield Place(namespace, name, "look"), MOUNT
     finally:
         with suppress(ServiceError):

@@ -11,7 +11,6 @@ When documents are kept apart, the first token of each is marked: its id is repl
 
 import hashlib
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,36 +20,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trainyard.errors import DataError
 
 if TYPE_CHECKING:
-    from trainyard.training.runtime.world import World  # preparing data imports no torch
+    from trainyard.training.runtime.world import DataShare  # preparing data imports no torch
 
 Places = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class DataShare:
-    """This process's share of the sequences. Processes of one group get the same share.
-
-    A group is a range of neighbouring ranks.
-    """
-
-    world: "World"
-    processes: int = 1
-    """The number of processes per group."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this group."""
-        return self.world.rank // self.processes
-
-    @property
-    def size(self) -> int:
-        """The number of groups. Each group has different sequences."""
-        return self.world.size // self.processes
-
-    def total(self, value: float) -> float:
-        """The sum of `value` over all groups; each group counts once."""
-        counts = self.world.rank % self.processes == 0
-        return self.world.total(value if counts else 0.0)
 
 
 def window_count(tokens: int, sequence_length: int) -> int:
@@ -99,7 +71,7 @@ class TokenBatches:
         rows = self._windows[chosen].astype(np.int64)
         return rows if self._documents is None else _mark_starts(rows, chosen, self._documents)
 
-    def share(self, step: int, groups: DataShare, *, size: int) -> tuple[list[np.ndarray], int]:
+    def share(self, step: int, groups: "DataShare", *, size: int) -> tuple[list[np.ndarray], int]:
         """The micro batches of this process at `step`, and the number of targets over all processes.
 
         A micro batch is the tokens `[size, sequence_length + 1]` of one forward pass. Only targets that count

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import DataError
-from trainyard.training.data.batches import DataShare, Permutation, count_targets
+from trainyard.training.data.batches import Permutation, count_targets
 from trainyard.training.data.document_reader import Piece
 from trainyard.training.data.vocabulary import Vocabulary, encode_pieces
-from trainyard.training.runtime.world import attempt
+from trainyard.training.runtime.world import DataShare, attempt
 
 # The position to continue reading from, as JSON; None is the beginning.
 StreamPosition = dict[str, Any] | None

@@ -42,11 +42,10 @@ from torch.utils.checkpoint import (
 
 from trainyard.config.mesh import MeshShape, mesh_shape
 from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
-from trainyard.training.data.batches import DataShare
 from trainyard.training.model.gradient_compression import CompressedExchange
 from trainyard.training.model.model import Block, Llama, build_model, fill_tables, initialize
 from trainyard.training.model.shard_assignment import gather_tensor
-from trainyard.training.runtime.world import World
+from trainyard.training.runtime.world import DataShare, World
 
 # The operations whose results selective recomputation keeps, because they are the most expensive.
 _KEPT = {

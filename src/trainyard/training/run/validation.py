@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.config.schema import Config
-from trainyard.training.data.batches import DataShare, count_targets
+from trainyard.training.data.batches import count_targets
 from trainyard.training.data.training_data import TrainingData
 from trainyard.training.data.vocabulary import Vocabulary, load_vocabulary
 from trainyard.training.model.loss import summed_loss
+from trainyard.training.runtime.world import DataShare
 
 _CHARACTERS = 300
 _TEMPERATURE = 0.7

@@ -173,6 +173,33 @@ class World:
         dist.set_timeout(timedelta(seconds=CONTROL_SECONDS), self.control)
 
 
+@dataclass(frozen=True)
+class DataShare:
+    """This process's share of the sequences. Processes of one group get the same share.
+
+    A group is a range of neighbouring ranks.
+    """
+
+    world: World
+    processes: int = 1
+    """The number of processes per group."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this group."""
+        return self.world.rank // self.processes
+
+    @property
+    def size(self) -> int:
+        """The number of groups. Each group has different sequences."""
+        return self.world.size // self.processes
+
+    def total(self, value: float) -> float:
+        """The sum of `value` over all groups; each group counts once."""
+        counts = self.world.rank % self.processes == 0
+        return self.world.total(value if counts else 0.0)
+
+
 ALONE = World(rank=0, size=1, local_rank=0, control=None)
 _joined = threading.Event()  # set for good once this process has joined a group
 

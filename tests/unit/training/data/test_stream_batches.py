@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from trainyard.config.schema import DataConfig, ModelConfig
 from trainyard.errors import DataError
 from trainyard.training.data import stream_batches
-from trainyard.training.data.batches import DataShare
 from trainyard.training.data.hugging_face import TextStream, open_stream
 from trainyard.training.data.stream_batches import Position, StreamBatches, StreamPosition, TokenStream
 from trainyard.training.data.training_data import agreed_fingerprint
 from trainyard.training.data.vocabulary import ByteVocabulary
-from trainyard.training.runtime.world import ALONE, World
+from trainyard.training.runtime.world import ALONE, DataShare, World
 
 ONE = DataShare(ALONE)
 

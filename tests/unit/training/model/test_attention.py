@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
 from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
-from trainyard.training.data.batches import DataShare, TokenBatches, count_targets, first_windows, plain_ids
+from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
 from trainyard.training.data.hugging_face import open_stream
 from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import prepare_data
@@ -28,7 +28,7 @@ from trainyard.training.model.attention import (
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
 from trainyard.training.run.validation import Validation
-from trainyard.training.runtime.world import ALONE
+from trainyard.training.runtime.world import ALONE, DataShare
 
 
 def heads(*, queries: int, keys: int, length: int = 7, dtype: torch.dtype = torch.float64) -> list[Tensor]:
