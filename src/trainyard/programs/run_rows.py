@@ -22,6 +22,7 @@ from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
     LoggedFigures,
+    ObservedFact,
     ProgramEvent,
     ProgramEvents,
     TrainingSpan,
@@ -83,7 +84,10 @@ class AttemptRows:
         for event in events:
             were_passes = self.observations.are_passes
             self.observations.note(event)
-            if were_passes and not self.observations.are_passes:
+            is_anew = isinstance(event, ObservedFact) and event.kind == "anew"
+            if is_anew:
+                self._observed.pop(event.pid, None)
+            if (is_anew and event.pid in self._kept) or (were_passes and not self.observations.are_passes):
                 self.merged.forget(Source.OBSERVED)
             if isinstance(event, WrittenCheckpoint):
                 self._saved.append(event)

@@ -225,6 +225,7 @@ class ProgramRun:
                 rest = range(1, self.launch.node.nodes)
                 others = wait_for_ends(self.directory, rest, seconds=_ENDS_SECONDS)
             self.rows.close()  # the last rank, on another node, may write the files of metrics
+        self.checkpoints.excerpts = self.rows.observations.excerpts
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
@@ -256,6 +257,9 @@ class ProgramRun:
             },
         )
         self._write_observed()
+        if is_complete and self.program.steps is None and end.announced is None:
+            for remark in seen.remarks:
+                append_event(self.directory.events_file, "remark", reason=remark)
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
 
     def _optimizer_steps(self) -> int | None:

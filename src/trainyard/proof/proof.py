@@ -248,7 +248,8 @@ def _trained_part(run: RecordedFacts, problem: str | None, course: Course, *, pl
         saved = section_or_empty(section_or_empty(run, "outcome"), "checkpoint").get("manifest_sha256")
         remark = "; whether the last checkpoint has the trained weights is not known"
         retries = course.retries + (remark if saved in course.unrelated else "")
-        return Part("trained", True, f"{_program_length(run)}, {seen}, {retries}")
+        text = "; ".join((f"{_program_length(run)}, {seen}, {retries}", *course.remarks))
+        return Part("trained", True, text)
     steps = f"{run['plan']['steps']:,}"
     skipped = f"{len(course.skipped):,} skipped, every other" if course.skipped else "every"
     return Part("trained", True, f"{steps} of {steps} steps, {skipped} loss finite, {course.retries}")

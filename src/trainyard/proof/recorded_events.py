@@ -38,6 +38,8 @@ class Course:
     """SHA-256 of a checkpoint's manifest -> what was read of its tensors."""
     unrelated: frozenset[object] = frozenset()
     """The manifests of checkpoints whose relation to the trained weights could not be shown."""
+    remarks: tuple[str, ...] = ()
+    """What was seen of the end of the last attempt that decides nothing."""
 
 
 def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Course:
@@ -55,12 +57,24 @@ def course_of(run: RecordedFacts, events: Iterable[RecordedFacts | None]) -> Cou
         if event.get("event") == "checkpoint_saved" and "tensors" in event
     }
     unrelated = frozenset(each.get("manifest_sha256") for each in known if each.get("weights") == "unknown")
-    return Course(problem, retries, steps, begins_after, saved, skipped, _rejected(known), tensors, unrelated)
+    return Course(
+        problem,
+        retries,
+        steps,
+        begins_after,
+        saved,
+        skipped,
+        _reasons(known, "checkpoint_rejected"),
+        tensors,
+        unrelated,
+        _reasons(known, "remark"),
+    )
 
 
-def _rejected(events: list[RecordedFacts]) -> tuple[str, ...]:
+def _reasons(events: list[RecordedFacts], name: str) -> tuple[str, ...]:
+    """Return the reasons that events of this name have in the last attempt."""
     last = max((at for at, event in enumerate(events) if event.get("event") in STARTS), default=0)
-    reasons = (each.get("reason") for each in events[last:] if each.get("event") == "checkpoint_rejected")
+    reasons = (each.get("reason") for each in events[last:] if each.get("event") == name)
     return tuple(reason for reason in reasons if isinstance(reason, str))
 
 
