@@ -101,6 +101,8 @@ class _Process:
     """The name of the one that it sent itself after its last step."""
     batches: tuple[int, int] | None = None
     """Where it left its last pass over the training data, and how many batches that has."""
+    models: list[int] = field(default_factory=list)
+    """The steps after which the training of another model began."""
     is_partial: bool = False
     """Whether it made steps that were only counted: their losses were not seen."""
     began_at: int = 0
@@ -186,8 +188,9 @@ class Observations:
                 process.is_partial = facts.get("partial") is True
                 process.excerpts = _excerpts(facts.get("excerpts"))
                 process.signal, batches = _text(facts.get("signal")), facts.get("batches")
-                if isinstance(batches, list) and len(batches) == 2 and all(map(_is_integer, batches)):
-                    process.batches = (batches[0], batches[1])
+                if len(numbers := _integers(batches)) == 2:
+                    process.batches = (numbers[0], numbers[1])
+                process.models = _integers(facts.get("models"))
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
         """Take the file in which the C library of a process has stored its exit code, if it has."""
@@ -253,6 +256,11 @@ class Observations:
             at, count = leader.batches
             found.append(f"its last pass over the training data ended at batch {at:,} of {count:,}")
         return found
+
+    @property
+    def models(self) -> list[int]:
+        """The steps after which another model was trained, as for each fold of a cross-validation."""
+        return self._leaders[0].models if self._leaders else []
 
     @property
     def excerpts(self) -> tuple[tuple[bytes, bytes], ...] | None:
@@ -417,8 +425,10 @@ def _excerpts(value: object) -> tuple[tuple[bytes, bytes], ...] | None:
     return None
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int)
+def _integers(value: object) -> list[int]:
+    """Return a list of integers; an empty one for anything else."""
+    is_right = isinstance(value, list) and all(isinstance(each, int) for each in value)
+    return value if is_right else []  # type: ignore[return-value]
 
 
 def _text(value: object) -> str:

@@ -32,7 +32,8 @@ save to them: `trained`, `given` (those from before the first step), `near`, `ot
 it has no tensor. `excerpts` has, of some parameters, the bytes of a few numbers from before the first step,
 and those at the end, by which a file is known whose save was not seen. An exit also has `"signal": "SIGTERM"`
 if the process sent itself one after its last step, and `"batches": [11, 32]` if it left its last pass over a
-DataLoader there. A save of joblib has `"nan": true` if
+DataLoader there, and `"models": [60, 120]` if further models were trained after these steps, one after the
+other. A save of joblib has `"nan": true` if
 an array in it has a NaN. A file `EVENTS.PID` has the exit code of a process that stepped.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """

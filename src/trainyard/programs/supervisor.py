@@ -257,6 +257,9 @@ class ProgramRun:
             },
         )
         self._write_observed()
+        shift = self.rows.merged.optimizer_shift
+        for step in seen.models if shift is not None and is_complete else ():
+            append_event(self.directory.events_file, "model_began", step=step + shift)
         if is_complete and self.program.steps is None and end.announced is None:
             for remark in seen.remarks:
                 append_event(self.directory.events_file, "remark", reason=remark)

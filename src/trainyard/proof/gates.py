@@ -201,6 +201,7 @@ def _judge_change(
     recorded = outcome.get(_OUTCOMES.get(change.figure, ""))
     shown = _shown(recorded) if is_finite_number(recorded) else level
     mean = f", {level} on average over the last tenth" if shown != level else ""
+    mean += f", the last of {change.models} models that learned" if change.models > 1 else ""
     ends = f"{start} {_shown(change.first)} → {end}{shown}{bits}{source}{mean}"
     limit = _highest_loss(run, settings)
     if limit is not None and change.figure in ("loss", "val_loss") and change.last > limit:

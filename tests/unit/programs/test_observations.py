@@ -160,6 +160,21 @@ def test_weights_that_no_process_changed_are_known_only_from_those_that_trained(
     }
 
 
+def test_the_facts_of_an_end_are_those_of_the_process_that_trained() -> None:
+    facts = {"signal": "SIGTERM", "batches": [1_100, 3_200], "models": [5], "excerpts": [["0a", "ff"]]}
+    found = observed(
+        loaded(1), loaded(2), stepped(1, 9), (1, "exit", facts), (2, "exit", {"batches": [1, 2]})
+    )
+    assert found.remarks == [
+        "it ended after it had sent itself SIGTERM",
+        "its last pass over the training data ended at batch 1,100 of 3,200",
+    ]
+    assert (found.models, found.excerpts) == ([5], ((b"\x0a", b"\xff"),))
+    wrong = {"signal": 9, "batches": [1], "models": ["x"], "excerpts": [["zz", 1]]}
+    found = observed(stepped(1, 9), (1, "exit", wrong))
+    assert (found.remarks, found.models, found.excerpts) == ([], [], None)
+
+
 def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> None:
     machines = [(pid, "machine", {"torch": str(pid), "world": {"size": pid}, "rank": 0}) for pid in (1, 2)]
     found = observed(loaded(1), loaded(2, 1), stepped(2, 7), *machines, ended(1))
@@ -284,7 +299,7 @@ def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
     module, steps = observer_module(), list[int]()
     observer: Any = object.__new__(module.Observer)  # without its hooks
     known: dict[str, Any] = {"_bad": None, "_loss": 1.0, "_rows": [], "_open": [], "_sites": {}}
-    known |= {"_has_machine": True, "_weights": module.Weights(None)}
+    known |= {"_has_machine": True, "_drawn": None, "_weights": module.Weights(None)}
     vars(observer).update(known, _row_time=float("inf"), _begin_row=lambda: steps.append(observer.step))
     for observer.step in range(1, 1001):
         observer._note_step(0.1, 1)

@@ -444,6 +444,12 @@ def test_the_proof_says_what_was_read_of_a_programs_last_weights(
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
 
 
+def test_what_was_seen_of_the_end_of_a_program_is_a_remark_of_its_last_attempt() -> None:
+    events = [STARTED, {"event": "remark", "reason": "old"}, STARTED, {"event": "remark", "reason": "new"}]
+    trained = part(judge(run_of_a_program(), events=[*events, SAVED, FINISHED], settings={}), "trained")
+    assert trained.passed and trained.evidence.endswith("; new") and "old" not in trained.evidence
+
+
 BEFORE, BEST = (
     "validated: the step after it is not saved",
     "best validation loss: the 200 steps after it are not",

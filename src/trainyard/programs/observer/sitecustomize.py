@@ -65,7 +65,7 @@ EXCERPT, MOST_EXCERPTS, MOST_SHARED = 16, 8, 1 << 16
 EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
 # A program that reads more files of torch than these before its first step reads data with it; one that
 # loads more states than these into models does not undo a search by them.
-MOST_READS, MOST_STATES = 64, 16
+MOST_READS, MOST_STATES, MOST_MODELS = 64, 16, 1000
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -397,6 +397,11 @@ class Weights:
     def note_step(self) -> None:
         self.version = self._version_now
 
+    def have_any(self, parameters: Any) -> bool:
+        """Return whether one of these parameters was trained before."""
+        known = {id(each()) for each in self._every}
+        return any(id(each) in known for each in parameters)
+
     def have_returned(self, parameters: Any) -> bool:
         """Return whether the weights are those from before the first step again, and the steps are undone.
 
@@ -667,6 +672,8 @@ class Observer:
         self._weights = Weights(self._torch)
         self._loads, self._is_loaded = 0, False  # states of models that were loaded after a step
         self._has_saved = False  # whether weights were saved after a step
+        self._newest = 0  # the optimizer that came last
+        self._models: Any = []  # the steps after which another model's training began; None: they take turns
 
     def report(self, event: str, **facts: Any) -> None:
         """Append a line in one write; the first one of a process says which it is."""
@@ -1032,12 +1039,17 @@ class Observer:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._is_loaded = False
-        is_later = self._steps_of is not None and not self._has_saved
-        if is_later and self._weights.have_returned(parameters):
-            self._begin_again()
-            is_new = True
+        if self._steps_of is not None:
+            have_returned = self._weights.have_returned(parameters)
+            is_other = is_new and not self._weights.have_any(parameters)
+            if have_returned and not self._has_saved:
+                self._begin_again()
+                is_new = True
+            elif (have_returned or is_other) and self._models is not None:
+                self._models.append(self.step)
         if is_new:
             self._weights.watch(parameters)
+            self._newest = id(optimizer)
 
     def _begin_again(self) -> None:
         """Count from 0: what was trained until now was undone."""
@@ -1047,12 +1059,13 @@ class Observer:
         before, self._weights = self._weights, Weights(self._torch)
         self._weights.has_read, self._weights.has_loaded = before.has_read, before.has_loaded
         self._steps_of.clear()
+        self._models = []
         self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
         self._rows.clear()
 
     def _note_state(self, *_args: Any, **_options: Any) -> None:
         """Remember that a model has loaded a state; a program may do so all the time, for a second model."""
-        if self.step and not self._has_saved and self._loads < MOST_STATES:
+        if self.step and self._loads < MOST_STATES:
             self._loads, self._is_loaded = self._loads + 1, True
 
     def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
@@ -1155,6 +1168,8 @@ class Observer:
             if is_next:
                 self._followed = self.step + 1
         else:
+            if id(owner) != self._newest:
+                self._models = None
             is_new = last == self.step
             if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
                 steps.update({each: self.step - 1 for each, at in list(steps.items()) if at == self.step})
@@ -1374,6 +1389,7 @@ class Observer:
         excerpts = quietly(self._weights.excerpts)(time.monotonic() + LAST_SECONDS)
         known.update({} if excerpts is None else {"excerpts": excerpts})
         known.update({"signal": self._signal} if self._signal else {})
+        known.update({"models": self._models[:MOST_MODELS]} if self._models else {})
         if self._pass is not None and self._pass.count and self._pass.done % self._pass.count:
             known["batches"] = [self._pass.done % self._pass.count, self._pass.count]
         self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
