@@ -257,13 +257,19 @@ class ProgramRun:
             },
         )
         self._write_observed()
-        shift = self.rows.merged.optimizer_shift
-        for step in seen.models if shift is not None and is_complete else ():
-            append_event(self.directory.events_file, "model_began", step=step + shift)
-        if is_complete and self.program.steps is None and end.announced is None:
+        if is_complete:
+            self._note_training(has_stated_steps=(self.program.steps or end.announced) is not None)
+        return finish(self.directory, end, seconds=time.monotonic() - self._started)
+
+    def _note_training(self, *, has_stated_steps: bool) -> None:
+        """Record where further models began, and what remains open if nobody has stated the steps."""
+        seen, shift = self.rows.observations, self.rows.merged.optimizer_shift
+        for step in seen.models:
+            if shift is not None:
+                append_event(self.directory.events_file, "model_began", step=step + shift)
+        if not has_stated_steps:
             for remark in seen.remarks:
                 append_event(self.directory.events_file, "remark", reason=remark)
-        return finish(self.directory, end, seconds=time.monotonic() - self._started)
 
     def _optimizer_steps(self) -> int | None:
         """Return the optimizer steps of the run; None if those before a resume are not known."""

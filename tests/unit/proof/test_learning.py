@@ -204,6 +204,17 @@ def test_a_curve_without_noise_has_to_fall_by_more_than_its_last_digit(
     assert ("better than it started by 0.1%" in learned.evidence) is is_red
 
 
+def test_a_program_whose_loss_need_not_fall_is_shown_how_to_say_so() -> None:
+    program = {"recipe": "command", "program": {"command": ["python", "gan.py"]}}
+    for run, settings, is_shown in (
+        (program, {}, True),
+        (program, gates(figure="loss"), False),
+        (proven_run(), {}, False),
+    ):
+        learned = judge(rows_of(series("rising", 40)), settings, run=run)
+        assert learned.is_red and ("proof.learned.figure" in learned.next_step) is is_shown
+
+
 def test_a_run_of_few_rows_is_too_short_unless_that_is_required() -> None:
     for course, figure in itertools.product(COURSES, ("loss", "val_loss", "reward")):
         found = rows_of(series(course, 9), figure=figure)
