@@ -320,11 +320,16 @@ class Sample:
         middle = parameter.detach().view(-1)[parameter.numel() // 2 :][:EXCERPT]
         self.excerpt = middle.clone()
         # It shares the memory of the parameter, which the program may give up before its end.
-        self.shared = middle if parameter.numel() <= MOST_SHARED else None
+        self.shared: Any = middle if parameter.numel() <= MOST_SHARED else None
 
     def numbers_of(self, tensor: Any) -> Any:
         """Return the numbers of a tensor of this shape at the same places."""
         return tensor.detach().reshape(-1)[self.places.to(tensor.device)]
+
+    def is_first(self, tensor: Any) -> bool:
+        """Return whether a tensor has the first numbers."""
+        is_same = tensor.shape == self.shape
+        return is_same and bool((self.numbers_of(tensor) == self.first.to(tensor)).all())
 
     @property
     def is_constant(self) -> bool:
@@ -412,10 +417,8 @@ class Weights:
         copies = [each for each in parameters if self._is_plain(each)]
         for sample in self._samples:
             parameter = sample.parameter()
-            same = [parameter]
-            if parameter is None:
-                same = [each for each in copies if each.shape == sample.shape]
-            if not any(self._torch.equal(sample.numbers_of(each), sample.first.to(each)) for each in same):
+            same = copies if parameter is None else [parameter]
+            if not any(map(sample.is_first, same)):
                 return False
         return not all(each.is_constant for each in self._samples)
 
@@ -456,7 +459,8 @@ class Weights:
         """
         if not self._owners:
             return None
-        shared = [each for each in self._samples if each.shared is not None]
+        # A program may have freed the memory of its parameters.
+        shared = [each for each in self._samples if each.shared is not None and each.shared.untyped_storage()]
         if any(each.shared.device.type == "cuda" for each in shared):
             while not self._torch.cuda.current_stream().query():
                 if time.monotonic() >= until:
