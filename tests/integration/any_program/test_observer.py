@@ -451,6 +451,8 @@ ENDINGS: dict[str, tuple[object, ...]] = {
 }
 
 
+MODELS = {"folds": [15], "left the loop and began again": [30]}
+"""After which steps another model's training begins."""
 REMARKS = {
     "left its pass": ["its last pass over the training data ended at batch 30 of 40"],
     "sent itself a signal": ["it ended after it had sent itself SIGTERM"],
@@ -484,7 +486,7 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
             wrong[mode] = found
         if seen.remarks != REMARKS.get(mode, []):
             wrong[mode] = seen.remarks
-        if seen.models != ([30] if mode == "left the loop and began again" else []):
+        if seen.models != MODELS.get(mode, []):
             wrong[mode] = seen.models
         if mode == "other bytes":
             excerpts = [pair for pair in seen.excerpts or () if len(pair[0]) == 64]
