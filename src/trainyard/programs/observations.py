@@ -188,8 +188,8 @@ class Observations:
                 process.is_partial = facts.get("partial") is True
                 process.excerpts = _excerpts(facts.get("excerpts"))
                 process.signal, batches = _text(facts.get("signal")), facts.get("batches")
-                if len(numbers := _integers(batches)) == 2:
-                    process.batches = (numbers[0], numbers[1])
+                if len(place := _integers(batches)) == 2:
+                    process.batches = (place[0], place[1])
                 process.models = _integers(facts.get("models"))
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
