@@ -84,11 +84,12 @@ class AttemptRows:
         for event in events:
             were_passes = self.observations.are_passes
             self.observations.note(event)
-            is_anew = isinstance(event, ObservedFact) and event.kind == "anew"
-            if is_anew:
-                self._observed.pop(event.pid, None)
-            if (is_anew and event.pid in self._kept) or (were_passes and not self.observations.are_passes):
+            if were_passes and not self.observations.are_passes:
                 self.merged.forget(Source.OBSERVED)
+            if isinstance(event, ObservedFact) and event.kind == "anew":
+                self._observed.pop(event.pid, None)
+                if event.pid in self._kept:
+                    self.merged.forget(Source.OBSERVED)
             if isinstance(event, WrittenCheckpoint):
                 self._saved.append(event)
             elif isinstance(event, LoggedFigures) and not event.rank:

@@ -461,7 +461,7 @@ REMARKS = {
 
 def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp_path: Path) -> None:
     """All in forks of one process, because torch is imported once; each ends as an interpreter does."""
-    start, wrong = Start(tmp_path / "ends"), {}
+    start, wrong = Start(tmp_path / "ends"), dict[str, object]()
     (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
     (start.folder / "IPython/core").mkdir(parents=True)
     (start.folder / "IPython/core/interactiveshell.py").write_text(SHELL)
