@@ -3,8 +3,10 @@
 import ast
 import importlib.util
 import json
+import types
 from typing import Any
 
+import pytest
 from tests.cases import each_case
 
 from trainyard.programs.observations import OBSERVER, Observations, RunningPython, last_traceback
@@ -293,6 +295,36 @@ def test_the_cause_of_an_exception_and_its_code_are_reported(name: str) -> None:
     setattr(last, "__cause__" if is_linked else "__context__", first)
     found, *texts = observer_module().find_cause(last)
     assert (found, texts) == (first if cause else last, [cause, code])
+
+
+class Batches:
+    """The iterator of a DataLoader, as far as the observer reads it."""
+
+    def __init__(self, end: Exception) -> None:
+        self._num_yielded, self.end = 0, end
+
+    def __len__(self) -> int:
+        return 3
+
+    def __next__(self) -> None:
+        if self._num_yielded == 2:
+            raise self.end
+        self._num_yielded += 1
+
+
+def test_a_pass_over_a_loader_has_ended_by_its_end_and_by_no_error_in_it() -> None:
+    observer: Any = object.__new__(observer_module().Observer)  # without its hooks
+    vars(observer).update(_torch=None, _drawn=None)
+    observer.watch_batches(types.SimpleNamespace(_BaseDataLoaderIter=Batches))
+    for end, place in ((StopIteration(), None), (ValueError("bad file"), (2, 3))):
+        batches = Batches(end)
+        for _ in range(2):
+            next(batches)
+        observer._pass = observer._drawn
+        with pytest.raises(type(end)):
+            next(batches)
+        left = observer._pass
+        assert place == (left and (left.done, left.count))
 
 
 def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:

@@ -852,9 +852,9 @@ class Observer:
         """Follow the passes over a DataLoader: one that the program has left, silently, is a fact."""
 
         def note(_token: Any, result: Any, batches: Any) -> None:
-            if result is NotImplemented:
-                if self._pass is not None and self._pass.iterator() is batches:
-                    self._pass = None
+            is_over = result is NotImplemented and sys.exc_info()[0] is StopIteration
+            if is_over and self._pass is not None and self._pass.iterator() is batches:
+                self._pass = None
             elif self._drawn is None or self._drawn.iterator() is not batches:
                 self._drawn = Pass(batches)
             else:
