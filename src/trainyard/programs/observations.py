@@ -9,6 +9,7 @@ It reads no file and no process: both are passed in.
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,10 @@ class _Process:
     exit_code: int = 0
     """That with which it ended."""
     weights_changed: bool | None = None
+    excerpts: "tuple[tuple[bytes, bytes], ...] | None" = None
+    """Bytes of parameters from before its first step and at its end; None if it trained none of torch."""
+    models: list[int] = field(default_factory=list)
+    """The steps after which the training of another model began."""
     is_partial: bool = False
     """Whether it made steps that were only counted: their losses were not seen."""
     began_at: int = 0
@@ -165,6 +170,8 @@ class Observations:
                 device, moment = changed if isinstance(changed, list) and len(changed) == 2 else (0, 0)
                 numbers = (each if isinstance(each, int) else 0 for each in (device, moment))
                 self.reads.append(ReadFile(Path(path), *numbers) if path else None)
+            case "anew":
+                process.steps = 0
             case "killed" if isinstance(child := facts.get("child"), int) and child in self._processes:
                 ended = self._processes[child]
                 ended.is_stopped = facts.get("stopped") is True
@@ -175,6 +182,8 @@ class Observations:
                 changed = facts.get("weights_changed")
                 process.weights_changed = changed if isinstance(changed, bool) else None
                 process.is_partial = facts.get("partial") is True
+                process.excerpts = _excerpts(facts.get("excerpts"))
+                process.models = _integers(facts.get("models"))
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
         """Take the file in which the C library of a process has stored its exit code, if it has."""
@@ -227,6 +236,17 @@ class Observations:
         known = {each.weights_changed for each in self._processes.values() if each.steps}
         leaders = {each.weights_changed for each in self._leaders}
         return True if True in known else False if False in leaders else None
+
+    @property
+    def models(self) -> list[int]:
+        """The steps after which another model was trained, as for each fold of a cross-validation."""
+        return self._leaders[0].models if self._leaders else []
+
+    @property
+    def excerpts(self) -> tuple[tuple[bytes, bytes], ...] | None:
+        """Bytes of the parameters that were trained, before and after it; None if none were of torch."""
+        known = [each.excerpts for each in self._leaders if each.excerpts is not None]
+        return tuple(pair for some in known for pair in some) if known else None
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -376,6 +396,19 @@ def last_traceback(output: str) -> ProgramError | None:
     frames = list(filter(None, map(_FRAME.match, lines[at:end])))
     place = f"{Path(frames[-1][1]).name}:{frames[-1][2]}" if frames else ""
     return ProgramError(found[1], (found[2] or "")[:_MOST_TEXT], place)
+
+
+def _excerpts(value: object) -> tuple[tuple[bytes, bytes], ...] | None:
+    """Return the pairs that an event has in hexadecimal; None if it has none."""
+    with suppress(TypeError, ValueError):
+        return tuple((bytes.fromhex(first), bytes.fromhex(last)) for first, last in value)  # type: ignore[attr-defined]
+    return None
+
+
+def _integers(value: object) -> list[int]:
+    """Return a list of integers; an empty one for anything else."""
+    is_right = isinstance(value, list) and all(isinstance(each, int) for each in value)
+    return value if is_right else []  # type: ignore[return-value]
 
 
 def _text(value: object) -> str:

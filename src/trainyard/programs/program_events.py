@@ -17,8 +17,9 @@ write the file, and so does the observer, whose lines have `"source": "observed"
     {"event": "modules", "files": {"/repository/model.py": SHA256}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
+    {"event": "anew"}  the steps until now were undone: the next one is the first
     {"event": "killed", "child": PID, "stopped": false}  a process of multiprocessing; stopped: by its parent
-    {"event": "exit", "step": 7, "weights_changed": true}
+    {"event": "exit", "step": 7, "weights_changed": true, "excerpts": [[HEX, HEX], …]}
 
 An observed row is of the optimizer steps of its process, or, with `"passes": true`, of its backward passes,
 as long as no optimizer has stepped. `accumulated` counts the passes between two steps, if several: then
@@ -28,8 +29,10 @@ from 200 every fourth, and so on; of the others at most two a second, and the la
 not stepped has events without a step. `weights_changed` is false if all numbers of the parameters that were
 compared are those from before the first step, and absent if that is not known; `weights` is the relation of a
 save to them: `trained`, `given` (those from before the first step), `near`, `other`, `unknown`, or `none` if
-it has no tensor. A save of joblib has `"nan": true` if an array in it has a NaN. A file `EVENTS.PID` has the
-exit code of a process that stepped.
+it has no tensor. `excerpts` has, of some parameters, the bytes of a few numbers from before the first step,
+and those at the end, by which a file is known whose save was not seen. An exit also has `"models": [60, 120]`
+if further models were trained after these steps, one after the other. A save of joblib has `"nan": true` if
+an array in it has a NaN. A file `EVENTS.PID` has the exit code of a process that stepped.
 The file is untrusted, and an event is a hint: a checkpoint's own files show whether it is complete.
 """
 
@@ -52,7 +55,7 @@ _MOST_PATH = 4096
 _MOST_FIGURES = 1000
 _READ_BYTES = 1 << 20
 _PROTOCOL = {"event", "step", "time", "source", "pid", "rank", "passes"}
-_FACTS = ("loaded", "machine", "modules", "exception", "read", "killed", "exit")
+_FACTS = ("loaded", "machine", "modules", "exception", "read", "anew", "killed", "exit")
 """The events of the observer that are neither rows nor checkpoints."""
 RELATIONS = ("trained", "near", "given", "unknown", "other", "none")
 """Those of saved weights to the trained ones; of several files of one save the first one counts."""

@@ -203,7 +203,8 @@ def note_checkpoint(
     """
     named = {"step": taken.step, "manifest_sha256": taken.manifest_sha256}
     saved = [each for each in read_rows(directory.events_file) if each.get("event") == "checkpoint_saved"]
-    if saved and {key: saved[-1].get(key) for key in named} == named:
+    is_known = bool(saved) and {key: saved[-1].get(key) for key in named} == named
+    if is_known and taken.weights in ("", saved[-1].get("weights")):
         return
     facts = {
         "source": taken.source.value,

@@ -42,7 +42,7 @@ from trainyard.programs.checkpoints.taken_checkpoint import (
     take_checkpoint,
     tensors_of,
 )
-from trainyard.programs.checkpoints.tensor_facts import Tensors
+from trainyard.programs.checkpoints.tensor_facts import Tensors, relation_of_files
 from trainyard.programs.metric_rows import LastRow, row_fault
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run, walk_folders
 from trainyard.programs.program import Program
@@ -107,6 +107,8 @@ class RunCheckpoints:
         """Whether the steps of the run are epochs."""
         self.optimizer_shift: int | None = 0
         """What is added to the steps that the observer counts to get those of the run; None: another unit."""
+        self.excerpts: Collection[tuple[bytes, bytes]] | None = None
+        """Bytes of the trained parameters, before and after; None if nothing of torch was trained."""
         self.being_written: Callable[[], frozenset[tuple[int, int]] | None] = lambda: None
         """Returns device and inode of the files that processes of the run have open for writing; None if
         that cannot be seen."""
@@ -416,7 +418,7 @@ class RunCheckpoints:
             LOG.error("%s: the checkpoint was not taken into the run directory (%s)", one.path, error)
             self.skipped = (*self.skipped, f"{one.path.name} was not taken: {error}")
             return False
-        taken = replace(taken, weights=one.weights)
+        taken = replace(taken, weights=self._weights_of(one) if is_over else one.weights)
         if one.event is not None and one.event.has_nan:
             taken = replace(taken, tensors=Tensors(count=1, nan=("an array",)))
         self.taken, self._known[state] = taken, (step, source)
@@ -425,6 +427,13 @@ class RunCheckpoints:
         note_checkpoint(self._directory, taken, state, one.step)
         remove_old_checkpoints(self._directory, self._keep_last, newest=taken.step)
         return True
+
+    def _weights_of(self, one: ProgramCheckpoint) -> str:
+        """Return the relation of a checkpoint to the trained weights, by its bytes if no save was seen."""
+        is_seen = one.event is not None and one.event.source is Source.OBSERVED
+        if self.excerpts is None or is_seen or one.weights:
+            return one.weights
+        return relation_of_files(one.paths, self.excerpts)
 
     def _warn_once(self, note: str) -> None:
         if (about := note.partition(";")[0]) not in self._told:

@@ -22,6 +22,7 @@ from trainyard.programs.own_files import AUTO, in_run
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_events import (
     LoggedFigures,
+    ObservedFact,
     ProgramEvent,
     ProgramEvents,
     TrainingSpan,
@@ -85,6 +86,10 @@ class AttemptRows:
             self.observations.note(event)
             if were_passes and not self.observations.are_passes:
                 self.merged.forget(Source.OBSERVED)
+            if isinstance(event, ObservedFact) and event.kind == "anew":
+                self._observed.pop(event.pid, None)
+                if event.pid in self._kept:
+                    self.merged.forget(Source.OBSERVED)
             if isinstance(event, WrittenCheckpoint):
                 self._saved.append(event)
             elif isinstance(event, LoggedFigures) and not event.rank:

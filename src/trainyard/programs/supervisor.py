@@ -225,6 +225,7 @@ class ProgramRun:
                 rest = range(1, self.launch.node.nodes)
                 others = wait_for_ends(self.directory, rest, seconds=_ENDS_SECONDS)
             self.rows.close()  # the last rank, on another node, may write the files of metrics
+        self.checkpoints.excerpts = self.rows.observations.excerpts
         self._take(Ending(is_well=is_well, last=self.rows.merged.last))
         taken = self.checkpoints.taken
         weights = weights_fault(self.directory, taken, is_complete=is_complete) if taken else None
@@ -256,7 +257,16 @@ class ProgramRun:
             },
         )
         self._write_observed()
+        if is_complete:
+            self._note_models()
         return finish(self.directory, end, seconds=time.monotonic() - self._started)
+
+    def _note_models(self) -> None:
+        """Record after which steps the training of further models began."""
+        seen, shift = self.rows.observations, self.rows.merged.optimizer_shift
+        for step in seen.models:
+            if shift is not None:
+                append_event(self.directory.events_file, "model_began", step=step + shift)
 
     def _optimizer_steps(self) -> int | None:
         """Return the optimizer steps of the run; None if those before a resume are not known."""

@@ -41,6 +41,9 @@ _MOST_OF_CHANCE = 1.5
 _CHANGES_TO_TRY = (
     "check the learning rate, the data, and the weights or the checkpoint that it started from; then: {again}"
 )
+_FIGURES_TO_TRY = (
+    "if its loss need not fall, as of a GAN, name another figure (or none) in proof.learned.figure; else "
+)
 
 
 @dataclass(frozen=True)
@@ -196,24 +199,26 @@ def _judge_change(
     bits = f" ({curves.bits_per_byte:.2f} bits/byte)" if is_validation else ""
     name = FIGURES.get(change.figure, change.figure)
     start, end = (f"training {FIGURES[change.starts_from]}", f"{name} ") if change.starts_from else (name, "")
+    step = _CHANGES_TO_TRY
+    if is_program_run(run) and change.figure == "loss" and not curves.chosen:
+        step = _FIGURES_TO_TRY + step
     outcome = section_or_empty(run, "outcome")
     source, level = source_in_words(outcome, change.figure), _shown(change.last)
     recorded = outcome.get(_OUTCOMES.get(change.figure, ""))
     shown = _shown(recorded) if is_finite_number(recorded) else level
     mean = f", {level} on average over the last tenth" if shown != level else ""
+    mean += f", the last of {change.models} models that learned" if change.models > 1 else ""
     ends = f"{start} {_shown(change.first)} → {end}{shown}{bits}{source}{mean}"
     limit = _highest_loss(run, settings)
     if limit is not None and change.figure in ("loss", "val_loss") and change.last > limit:
         chance = f"{_shown(limit / _MOST_OF_CHANCE)} is the loss of a guess"
         return Learned(f"{ends}: it ended far above chance, {chance}", True, _CHANGES_TO_TRY)
     if change.is_worse:
-        return Learned(f"{ends}: it ended worse than it started{_beyond(change)}", True, _CHANGES_TO_TRY)
+        return Learned(f"{ends}: it ended worse than it started{_beyond(change)}", True, step)
     if change.is_better or has_weights:
         kept = "" if change.is_better else f", not worse than the given weights{_beyond(change, within=True)}"
         return Learned(ends + kept)
-    return Learned(
-        f"{ends}: it did not get better than it started{_beyond(change, within=True)}", True, _CHANGES_TO_TRY
-    )
+    return Learned(f"{ends}: it did not get better than it started{_beyond(change, within=True)}", True, step)
 
 
 def _beyond(change: Change, *, within: bool = False) -> str:

@@ -15,8 +15,10 @@ must not be excused by its own swings.
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -63,6 +65,8 @@ class Curves:
     """The values of rows without a step, which have another axis, such as epochs."""
     bits_per_byte: float | None = None
     """Bits per byte of the last validation."""
+    starts: tuple[int, ...] = ()
+    """The steps after which the training of another model began."""
     chosen: str = ""
     """The name of the figure that decides; empty means the first of `FIGURES` that has values."""
     rising: frozenset[str] = frozenset({"reward"})
@@ -88,9 +92,12 @@ class Curves:
             self.bits_per_byte = bits if is_finite_number(bits) else None
 
     def start_with(self, events: Iterable[RecordedFacts | None], begins_after: int) -> None:
-        """Put the validation before the first step, if an event has one, in front of the others."""
-        for event in events:
-            if event is None or event.get("event") != "validated" or event.get("step") != begins_after:
+        """Take the starts of further models, and put a validation before the first step first."""
+        known = [event for event in events if event is not None]
+        steps = (integer_or_none(event.get("step")) for event in known if event.get("event") == "model_began")
+        self.starts = tuple(step for step in steps if step is not None)
+        for event in known:
+            if event.get("event") != "validated" or event.get("step") != begins_after:
                 continue
             if is_finite_number(loss := event.get("val_loss")):
                 self.by_name["val_loss"].steps.insert(0, begins_after)
@@ -134,6 +141,12 @@ class Curves:
         """Return the values of a figure, those of rows without a step if no others are there."""
         return self.by_name[name].values or self.without_step.get(name, ())
 
+    def of_models(self, name: str) -> list[Sequence[float]]:
+        """Return the values of a figure for each model that was trained, in their order."""
+        curve, ends = self.by_name[name], [*self.starts, math.inf]
+        places = [0, *(bisect_right(curve.steps, end) for end in ends)]
+        return [curve.values[start:end] for start, end in pairwise(places)]
+
     @property
     def rows(self) -> int:
         """The number of rows that the judgement is based on."""
@@ -171,6 +184,8 @@ class Change:
     is_better: bool
     is_worse: bool
     figure: str = "loss"
+    models: int = 1
+    """How many models were trained one after the other and all learned; it is that of the last one."""
     starts_from: str = ""
     """The figure of `first` if that is not `figure`: the training loss before a late first validation."""
 
@@ -188,6 +203,11 @@ def change_of(curves: Curves, begins_after: int, *, has_weights: bool) -> Change
         return _change_of_validation(validation, training, begins_after, has_weights=has_weights)
     sign = curves.sign
     found = _change_of_rows([sign * value for value in curves.values_of(name)])
+    parts = curves.of_models(name)
+    if not found.is_better and len(parts) > 1 and min(map(len, parts)) >= FEWEST_ROWS:
+        changes = [_change_of_rows([sign * value for value in part]) for part in parts]
+        if all(each.is_better for each in changes):
+            found = replace(changes[-1], models=len(parts))
     return replace(found, first=sign * found.first, last=sign * found.last, figure=name)
 
 

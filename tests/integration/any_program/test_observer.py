@@ -18,6 +18,7 @@ from tests.shebang import interpreter_line
 
 from trainyard.gateways.process_tree import find_process
 from trainyard.program_training import pythons_below
+from trainyard.programs.checkpoints.tensor_facts import relation_of_files
 from trainyard.programs.observations import Observations, ReadFile
 from trainyard.programs.program import Program, ProgramLaunch
 from trainyard.programs.program_events import (
@@ -244,7 +245,7 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
 
 
 ENDS = """
-import atexit, copy, ctypes, multiprocessing, os, signal, sys, torch, torch._dynamo, traceback
+import atexit, copy, ctypes, multiprocessing, os, pathlib, signal, sys, torch, torch._dynamo, traceback
 from sys import exit
 
 def leave():
@@ -262,6 +263,17 @@ def step_of(optimizer, loss):
     loss.backward()
     optimizer.step()
 
+def search(mode, net, x, optimizer):
+    kept = copy.deepcopy(net.state_dict())
+    other = copy.deepcopy(net) if mode == "search with a copy" else net
+    if mode != "search by the same optimizer":
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (other(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+    net.load_state_dict(kept)
+
 def train(mode, steps=30):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
@@ -269,7 +281,12 @@ def train(mode, steps=30):
     net[0].requires_grad_(mode != "frozen part")
     optimizer = torch.optim.Adam(net.parameters(), lr=0.0 if mode == "learning rate 0" else 0.01)
     x = torch.randn(16, 8)
+    if mode.startswith("search"):
+        search(mode, net, x, optimizer)
     for step in range(steps):
+        if mode == "folds" and step == 15:
+            torch.save(net.state_dict(), "fold.pt")
+            net.load_state_dict(kept.state_dict())
         loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         if mode == "only counted" and step > 4:
@@ -282,7 +299,7 @@ def train(mode, steps=30):
             loss.backward()
         if mode == "gradients dropped":
             optimizer.zero_grad()
-        if mode == "average":
+        if mode.startswith("average"):
             for mean, new in zip(kept.parameters(), net.parameters()):
                 mean.data.lerp_(new.data, 0.1)
         if mode == "by hand":
@@ -304,8 +321,11 @@ def train(mode, steps=30):
         fail(mode, "behind the loop")
     except RuntimeError:
         traceback.print_exc()
-    if mode == "best state never replaced":
+    if mode in ("best state never replaced", "average that is loaded"):
         net.load_state_dict(kept.state_dict())
+    if mode.startswith("initialized"):
+        for part in net:
+            part.reset_parameters()
     saved = kept if mode in ("untrained copy", "average") else net[0] if mode == "frozen part" else net
     saved = {"model": saved.state_dict(), "step": steps}
     if mode == "the next fold begins":
@@ -315,6 +335,9 @@ def train(mode, steps=30):
         saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
     if mode == "other shapes":
         saved = torch.nn.Linear(20, 5)
+    if mode == "other bytes":
+        pathlib.Path("other.bytes").write_bytes(kept[0].weight.detach().numpy().tobytes())
+        pathlib.Path("trained.bytes").write_bytes(b"-" + net[0].weight.detach().numpy().tobytes())
     if mode == "losses":
         saved = {"losses": [1.0, 0.5], "optimizer": optimizer.state_dict(), "step": steps}
     if mode == "bytes":
@@ -390,6 +413,13 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "by hand": (True, "trained", None, None),
     "only counted": (True, "trained", None, None),
     "compiled": (True, "trained", None, None),
+    "average that is loaded": (True, "trained", None, None),
+    "search by the same optimizer": (True, "trained", None, None),
+    "search by another optimizer": (True, "trained", None, None),
+    "search with a copy": (True, "trained", None, None),
+    "folds": (True, "trained", None, None),
+    "other bytes": (True, "trained", None, None),
+    "initialized before the save": (True, "other", None, None),
     "learning rate 0": (False, "", None, None),
     "gradients dropped": (False, "", None, None),
     "never stepped": (False, "unknown", None, None),
@@ -417,16 +447,20 @@ ENDINGS: dict[str, tuple[object, ...]] = {
         "RuntimeError: left the loop (ends.py:14)",
         "ends.py",
     ),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:91)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:113)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),
 }
 
 
+MODELS = {"folds": [15], "left the loop and began again": [30]}
+"""After which steps another model's training begins."""
+
+
 def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp_path: Path) -> None:
     """All in forks of one process, because torch is imported once; each calls what is called at an end."""
-    start, wrong = Start(tmp_path / "ends"), {}
+    start, wrong = Start(tmp_path / "ends"), dict[str, object]()
     (start.folder / "ends.py").write_text(f"MODES = {[*ENDINGS]!r}\n{ENDS}")
     (start.folder / "IPython/core").mkdir(parents=True)
     (start.folder / "IPython/core/interactiveshell.py").write_text(SHELL)
@@ -449,6 +483,13 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
         found = (seen.weights_changed, save.weights, error and str(error), seen.vanished)
         if found != wanted or seen.are_losses_partial != (mode == "only counted"):
             wrong[mode] = found
+        if seen.models != MODELS.get(mode, []):
+            wrong[mode] = seen.models
+        if mode == "other bytes":
+            excerpts = [pair for pair in seen.excerpts or () if len(pair[0]) == 64]
+            files = (start.folder / name for name in ("other.bytes", "trained.bytes", "ends.py"))
+            relations = [relation_of_files([file], excerpts[:1]) for file in files]
+            assert relations == ["given", "trained", "unknown"]
     assert wrong == {}, output[-2000:]
     assert not re.findall("recompile_limit|does not know how to trace", output), (
         "the compiler saw the observer"

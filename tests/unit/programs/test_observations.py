@@ -160,6 +160,15 @@ def test_weights_that_no_process_changed_are_known_only_from_those_that_trained(
     }
 
 
+def test_the_facts_of_an_end_are_those_of_the_process_that_trained() -> None:
+    facts = {"models": [5], "excerpts": [["0a", "ff"]]}
+    found = observed(loaded(1), loaded(2), stepped(1, 9), (1, "exit", facts), (2, "exit", {"models": [1]}))
+    assert (found.models, found.excerpts) == ([5], ((b"\x0a", b"\xff"),))
+    wrong = {"models": ["x"], "excerpts": [["zz", 1]]}
+    found = observed(stepped(1, 9), (1, "exit", wrong))
+    assert (found.models, found.excerpts) == ([], None)
+
+
 def test_steps_rows_and_machine_are_those_of_the_process_that_has_the_most() -> None:
     machines = [(pid, "machine", {"torch": str(pid), "world": {"size": pid}, "rank": 0}) for pid in (1, 2)]
     found = observed(loaded(1), loaded(2, 1), stepped(2, 7), *machines, ended(1))

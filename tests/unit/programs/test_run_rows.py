@@ -76,6 +76,16 @@ def test_where_losses_were_not_seen_the_printed_ones_are_the_rows(tmp_path: Path
             assert rows.observations.steps == 23
 
 
+def test_steps_that_were_undone_are_none_of_the_run(tmp_path: Path) -> None:
+    """As those of a search for a learning rate, which are more than those of the training here."""
+    rows = start(tmp_path)
+    report(tmp_path, *steps(1, 9, 8.0), {"event": "anew"}, *steps(1, 4), {"event": "exit", "step": 4})
+    rows.close()
+    written = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [(row["step"], row["loss"]) for row in written] == [(step, 5.0 / step) for step in range(1, 5)]
+    assert rows.observations.steps == 4
+
+
 def shuffle(parts: dict[str, list[Any]], chance: random.Random) -> Iterator[tuple[str, Any]]:
     """Yield the parts of each source in their order, and those of the sources in any."""
     left = {name: list(each) for name, each in parts.items()}

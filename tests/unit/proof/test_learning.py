@@ -204,6 +204,17 @@ def test_a_curve_without_noise_has_to_fall_by_more_than_its_last_digit(
     assert ("better than it started by 0.1%" in learned.evidence) is is_red
 
 
+def test_a_program_whose_loss_need_not_fall_is_shown_how_to_say_so() -> None:
+    program = {"recipe": "command", "program": {"command": ["python", "gan.py"]}}
+    for run, settings, is_shown in (
+        (program, {}, True),
+        (program, gates(figure="loss"), False),
+        (proven_run(), {}, False),
+    ):
+        learned = judge(rows_of(series("rising", 40)), settings, run=run)
+        assert learned.is_red and ("proof.learned.figure" in learned.next_step) is is_shown
+
+
 def test_a_run_of_few_rows_is_too_short_unless_that_is_required() -> None:
     for course, figure in itertools.product(COURSES, ("loss", "val_loss", "reward")):
         found = rows_of(series(course, 9), figure=figure)
@@ -234,6 +245,22 @@ def test_a_validation_before_the_first_step_is_the_start(validates: bool) -> Non
     learned = judge_learning({"model": {"path": "w"}}, curves, begins_after=0, settings={})
     assert learned.is_red is validates
     assert ("2.00 → " in learned.evidence) is validates
+
+
+@pytest.mark.parametrize("folds", [3, 5])
+def test_models_that_were_trained_one_after_the_other_have_a_curve_each(folds: int) -> None:
+    """The folds of a cross-validation jump back to their start, which is no noise; each has to learn."""
+    loss = np.concatenate([series("falling", 60, seed) for seed in range(folds)])
+    bad = np.concatenate([series("flat", 60), loss[60:]])
+    found = []
+    for values, models in ((loss, folds), (loss, 1), (loss[: 60 * folds - 55], folds), (bad, folds)):
+        curves = _curves(rows_of(values))
+        events = [{"event": "model_began", "step": 60 * number} for number in range(1, models)]
+        curves.start_with([*events, None], 0)
+        learned = judge_learning(proven_run(), curves, begins_after=0, settings={})
+        found.append((learned.is_red, f"the last of {folds} models that learned" in learned.evidence))
+    assert found[:2] == [(False, True), (True, False)]
+    assert not any(is_of_models for _, is_of_models in found[2:]), "one is too short, or has not learned"
 
 
 def test_a_resumed_run_is_judged_as_one() -> None:

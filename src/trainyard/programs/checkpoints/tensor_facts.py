@@ -2,7 +2,7 @@
 
     zip of torch.save   members and their CRC-32, data.pkl (read without running it), storages
     safetensors         header, sizes
-    anything else       reported as unread
+    anything else       reported as unread; whether it has bytes of the trained parameters is searched
 
 Each file is read once, in order, in constant memory. torch writes a zip with checksums or, after
 `set_crc32_options(False)`, without: then none of them matches, and damage inside a file is not seen.
@@ -49,6 +49,8 @@ _KINDS = {name: kind for names, kind in _FLOATS.items() for name in names.split(
 Others are integers."""
 _WEIGHTS = (*ARCHIVES, ".safetensors", ".distcp")
 _MOST_NAMES = 100
+_FEWEST_BYTES, _MOST_EXCERPT = 32, 1 << 10
+"""The bytes of an excerpt of a parameter."""
 _MOST_DEPTH = 50
 
 
@@ -149,6 +151,32 @@ def summary_of(files: Mapping[str, FileTensors]) -> Tensors:
     unread = [f"{file}: {why}" for file, (_, why) in sorted(files.items()) if why]
     shown_names = (tuple(names[:_MOST_NAMES]) for names in (nan, infinite, unread))
     return Tensors(count, digest.hexdigest() if count else "", *shown_names)
+
+
+def relation_of_files(paths: Iterable[Path], excerpts: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return `trained`, `given` or `unknown`: which weights files have, by excerpts of the parameters.
+
+    An excerpt is bytes from before the training, and those at the same place after it. Files may have other
+    bytes, as compressed ones or an average do: all first ones and no last one must be there for `given`.
+    """
+    changed = [(first, last) for first, last in excerpts if first != last and _is_telling(last)]
+    firsts = {first for first, _ in changed if _is_telling(first)}
+    missing = firsts
+    for path in paths:
+        with path.open("rb") as file:
+            end = b""
+            while piece := file.read(_PIECE):
+                content = end + piece
+                if any(last in content for _, last in changed):
+                    return "trained"
+                missing = {first for first in missing if first not in content}
+                end = content[-_MOST_EXCERPT:]
+    return "given" if firsts and not missing else "unknown"
+
+
+def _is_telling(excerpt: bytes) -> bool:
+    """Return whether bytes are in no file by chance: enough of them, and not one number again and again."""
+    return len(excerpt) >= _FEWEST_BYTES and excerpt != excerpt[:8] * (len(excerpt) // 8)
 
 
 def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[_Tensor], str | None]:

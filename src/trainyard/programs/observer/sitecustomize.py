@@ -59,10 +59,13 @@ MOST_OPTIMIZERS, MOST_PARAMETERS, MOST_NUMBERS, MOST_SEARCHED, MOST_TENSORS = 8,
 # So many numbers are searched in any order; fewer show nothing. So rarely does chance make numbers that
 # follow from others.
 MOST_SORTED, MOST_PAIRS, FEWEST_NUMBERS, CHANCE = 1 << 18, 1 << 14, 8, 1e-4
+# So many numbers of a parameter show whether a file has it, in so many parameters of up to so many numbers.
+EXCERPT, MOST_EXCERPTS, MOST_SHARED = 16, 8, 1 << 16
 # The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED.
 EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
-# A program that reads more files of torch than these before its first step reads data with it.
-MOST_READS = 64
+# A program that reads more files of torch than these before its first step reads data with it; one that
+# loads more states than these into models does not undo a search by them.
+MOST_READS, MOST_STATES, MOST_MODELS = 64, 16, 1000
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -240,6 +243,12 @@ def without(numbers: list[float], basis: list[list[float]]) -> list[float]:
     return left
 
 
+def bytes_of(numbers: Any) -> str:
+    """Return the bytes of a tensor, as they are in memory and in most files, in hexadecimal."""
+    storage = numbers.cpu().clone().untyped_storage()
+    return bytes(storage.tolist()).hex()
+
+
 def find_cause(error: Any) -> tuple[Any, str, str]:
     """Return the deepest exception of a chain, its text if it is another one, and the chain's deepest code.
 
@@ -290,6 +299,35 @@ def has_left_loop(trace: Any, sites: dict[Any, int], frame: Any) -> bool:
     return False
 
 
+class Sample:
+    """Some numbers of a parameter: the `first` ones are from before its first step."""
+
+    def __init__(self, parameter: Any, places: Any) -> None:
+        from weakref import ref
+
+        self.parameter, self.shape, self.places = ref(parameter), parameter.shape, places
+        self.first = self.numbers_of(parameter)
+        self.last = self.first  # those after a later step
+        middle = parameter.detach().view(-1)[parameter.numel() // 2 :][:EXCERPT]
+        self.excerpt = middle.clone()
+        # It shares the memory of the parameter, which the program may give up before its end.
+        self.shared: Any = middle if parameter.numel() <= MOST_SHARED else None
+
+    def numbers_of(self, tensor: Any) -> Any:
+        """Return the numbers of a tensor of this shape at the same places."""
+        return tensor.detach().reshape(-1)[self.places.to(tensor.device)]
+
+    def is_first(self, tensor: Any) -> bool:
+        """Return whether a tensor has the first numbers."""
+        is_same = tensor.shape == self.shape
+        return is_same and bool((self.numbers_of(tensor) == self.first.to(tensor)).all())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the first numbers may be in any model, as the zeros of a bias."""
+        return not bool((self.first != self.first[0]).any())
+
+
 class Weights:
     """Some numbers of the parameters that a process trains, as they were before its first step.
 
@@ -300,13 +338,15 @@ class Weights:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._owners = 0
-        self._samples: list[Any] = []
+        self._samples: list[Sample] = []
         self._every: list[Any] = []  # parameters that are trained
         self._is_all = True  # whether these are all of them, and each could be watched
         self._flag: Any = None
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
         self.has_read = False  # whether the program may have resumed
+        self.has_loaded = False  # whether it has read weights at any time
+        self.version: Any = None  # that of the first parameter after the last step; None: not known
 
     def watch(self, parameters: Any, is_all: bool = True) -> None:
         """Keep numbers of an owner's parameters before it steps first: those with the largest gradients."""
@@ -323,8 +363,7 @@ class Weights:
         for each in dense[:: len(dense) // MOST_PARAMETERS + 1]:
             flat, pace = each.detach().view(-1), each.numel() // MOST_SEARCHED + 1
             size = (flat if each.grad is None else each.grad.detach().view(-1))[::pace].abs()
-            places = size.topk(min(MOST_NUMBERS, len(size))).indices * pace
-            self._samples.append((ref(each), each.shape, places, flat[places]))
+            self._samples.append(Sample(each, size.topk(min(MOST_NUMBERS, len(size))).indices * pace))
 
     def _is_plain(self, tensor: Any) -> bool:
         torch = self._torch
@@ -332,20 +371,55 @@ class Weights:
         is_exact = tensor.dtype in (torch.float32, torch.float64) and tensor.device.type in ("cpu", "cuda")
         return is_known and is_exact and tensor.is_contiguous() and tensor.numel() > 0
 
-    def _current(self) -> Iterator[Any]:
-        """Yield shape, places, first and present numbers of the parameters that still exist."""
-        for reference, shape, places, first in self._samples:
-            parameter = reference()
-            if parameter is not None and parameter.shape == shape and parameter.device == first.device:
-                yield shape, places, first, parameter.detach().reshape(-1)[places]
+    def _current(self) -> Iterator[tuple[Sample, Any]]:
+        """Yield the samples of the parameters that still exist, with the present numbers."""
+        for sample in self._samples:
+            parameter = sample.parameter()
+            if (
+                parameter is not None
+                and parameter.shape == sample.shape
+                and parameter.device == sample.first.device
+            ):
+                yield sample, sample.numbers_of(parameter)
             else:
                 self._is_all = False
 
+    @property
+    def _version_now(self) -> Any:
+        """How often the first parameter was written in place; None if it is no more."""
+        parameter = self._samples[0].parameter() if self._samples else None
+        return None if parameter is None else parameter._version
+
+    def note_step(self) -> None:
+        self.version = self._version_now
+
+    def have_any(self, parameters: Any) -> bool:
+        """Return whether one of these parameters was trained before."""
+        known = {id(each()) for each in self._every}
+        return any(id(each) in known for each in parameters)
+
+    def have_returned(self, parameters: Any) -> bool:
+        """Return whether the weights are those from before the first step again, and the steps are undone.
+
+        They may be in the same parameters, or in a copy if those are no more.
+        """
+        if not self._samples or self.read(time.monotonic() + LAST_SECONDS) is not True:
+            return False
+        copies = [each for each in parameters if self._is_plain(each)]
+        for sample in self._samples:
+            parameter = sample.parameter()
+            same = copies if parameter is None else [parameter]
+            if not any(map(sample.is_first, same)):
+                return False
+        return not all(each.is_constant for each in self._samples)
+
     def compare(self) -> None:
-        """Compare the parameters with their first numbers; on a GPU the answer comes later."""
-        if self.have_changed or not self._samples:
-            return
-        torch, news = self._torch, [(now != first).any() for _, _, first, now in self._current()]
+        """Compare the parameters with their first numbers after a step; on a GPU the answer comes later."""
+        torch, news = self._torch, []
+        for sample, now in self._current():
+            sample.last = now
+            if not self.have_changed:
+                news.append((now != sample.first).any())
         if news and all(each.device.type == "cpu" for each in news):
             self.have_changed = any(map(bool, news))
         elif news:
@@ -369,6 +443,25 @@ class Weights:
                 time.sleep(0.001)
         return self.have_changed
 
+    def excerpts(self, until: float) -> Any:
+        """Return bytes of parameters, those of before the first step and those of now; None without any.
+
+        They show what a file has whose save was not seen.
+        """
+        if not self._owners:
+            return None
+        # A program may have freed the memory of its parameters.
+        shared = [each for each in self._samples if each.shared is not None and each.shared.untyped_storage()]
+        if any(each.shared.device.type == "cuda" for each in shared):
+            while not self._torch.cuda.current_stream().query():
+                if time.monotonic() >= until:
+                    return []
+                time.sleep(0.001)
+        if self._are_replaced(list(self._current())):
+            return []
+        pairs = [(each.excerpt, each.shared) for each in shared[:: len(shared) // MOST_EXCERPTS + 1]]
+        return [[bytes_of(first), bytes_of(last)] for first, last in pairs]
+
     def relation_of(self, saved: Any) -> str:
         """Return which weights are saved: the `trained` ones, or the `given` ones of before the first step.
 
@@ -377,7 +470,9 @@ class Weights:
         is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
         torch, current = self._torch, list(self._current())
-        watched = [each for each in current if bool((each[3] != each[2]).any())]
+        is_replaced = self._are_replaced(current)
+        current = [(each, each.last) for each, _ in current] if is_replaced else current
+        watched = [(each, now) for each, now in current if bool((now != each.first).any())]
         # A program may load what it had copied before the training, as a best state that was never replaced.
         # After a resume these may be the best ones of the run.
         are_back = not watched and self._is_all and not self.has_read and self.read() is True
@@ -391,14 +486,14 @@ class Weights:
         answer, pairs = "", []
         for each in tensors:
             by_shape.setdefault(each.shape, []).append(each)
-        for number, (shape, places, first, now) in enumerate(watched):
-            for each in by_shape.get(shape, ()):
-                found = each.reshape(-1)[places.to(each.device)]
+        for number, (sample, now) in enumerate(watched):
+            for each in by_shape.get(sample.shape, ()):
+                found, first = sample.numbers_of(each), sample.first
                 # A constant, such as the zeros of a bias, may be in any model.
                 is_exact = found.is_floating_point() and torch.equal(found, now.to(found))
                 if is_exact and not are_back and bool((now != now[0]).any()):
                     return "trained"
-                if bool((first != first[0]).any()) and torch.equal(found, first.to(found)):
+                if not sample.is_constant and torch.equal(found, first.to(found)):
                     answer = "given"
                 pairs += [(number, found.tolist(), now.tolist(), first.tolist())] if len(found) > 1 else []
         is_near, is_far = compare_numbers(pairs)
@@ -406,7 +501,23 @@ class Weights:
             return answer
         if answer or is_near:
             return answer or "near"
+        if is_replaced and pairs:  # what was read may have been trained, in another run
+            return "other" if is_far and self._is_all and not self.has_loaded else "unknown"
         return self._judge_far(tensors, by_shape, has_pairs=bool(pairs), is_far=is_far or not pairs)
+
+    def _are_replaced(self, current: Any) -> bool:
+        """Return whether something wrote other weights since the last step, as an initialization does.
+
+        An average or an earlier state that the program loads follows from what was trained.
+        """
+        if self.version is None or self.version == self._version_now:
+            return False
+        pairs = [
+            (number, now.tolist(), each.last.tolist(), each.first.tolist())
+            for number, (each, now) in enumerate(current)
+            if len(now) > 1
+        ]
+        return compare_numbers(pairs) == (False, True)
 
     def _tensors_in(self, saved: Any) -> Any:
         """Return the tensors of numbers in an object, without an optimizer's; None if some are hidden."""
@@ -550,6 +661,10 @@ class Observer:
         self._code = 0  # given to os._exit
         self._stopped: set[int] = set()  # children that this process itself has sent a signal
         self._weights = Weights(self._torch)
+        self._loads, self._is_loaded = 0, False  # states of models that were loaded after a step
+        self._has_saved = False  # whether weights were saved after a step
+        self._newest = 0  # the optimizer that came last
+        self._models: Any = []  # the steps after which another model's training began; None: they take turns
 
     def report(self, event: str, **facts: Any) -> None:
         """Append a line in one write; the first one of a process says which it is."""
@@ -612,8 +727,9 @@ class Observer:
 
         # Torch's compiler traces these two, and would compile anew whenever what they read changes.
         def before_step(optimizer: Any, _args: Any, _options: Any) -> None:
-            if not is_compiling() and (self._steps_of is None or optimizer not in self._steps_of):
-                sample(optimizer)
+            is_new = self._steps_of is None or optimizer not in self._steps_of
+            if (is_new or self._is_loaded) and not is_compiling():
+                sample(optimizer, is_new)
 
         def after_step(optimizer: Any, _args: Any, _options: Any) -> None:
             if not is_compiling():
@@ -625,6 +741,7 @@ class Observer:
         quietly(self._skip)(count.__code__, "SKIP")  # of all that is guarded: the compiler sees none of it
         self._watch(optimizers.Optimizer, "__init__", after=self._note_loaded)
         self._watch(optimizers.Optimizer, "load_state_dict", after=self._note_loaded)
+        self._watch(torch.nn.Module, "load_state_dict", after=self._note_state)
         self._watch(torch.Tensor, "backward", before=self._keep_loss, after=self._sample_leaves)
         self._watch(os, "_exit", before=self._leave)
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
@@ -785,6 +902,7 @@ class Observer:
                 known = quietly(self._weights.relation_of)(thing) if self.step else ""
                 if known == "none" and owner is not self._torch:  # others hide their numbers
                     known = ""
+                self._has_saved |= bool(self.step) and known != "none"
                 if known != "":
                     place["weights"] = known or "unknown"
                 if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
@@ -881,10 +999,44 @@ class Observer:
 
     # Steps, losses and weights
 
-    def _sample(self, optimizer: Any) -> None:
-        if not self._is_idle():
-            groups = optimizer.param_groups
-            self._weights.watch(each for group in groups for each in group["params"])
+    def _sample(self, optimizer: Any, is_new: bool) -> None:
+        """Keep numbers of the parameters of an optimizer before its first step.
+
+        If the weights are those of the start again, as after a search for a learning rate, and none were
+        saved in between, the training begins here.
+        """
+        if self._is_idle():
+            return
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self._is_loaded = False
+        if self._steps_of is not None:
+            have_returned = self._weights.have_returned(parameters)
+            is_other = is_new and not self._weights.have_any(parameters)
+            if have_returned and not self._has_saved:
+                self._begin_again()
+                is_new = True
+            elif (have_returned or is_other) and self._models is not None:
+                self._models.append(self.step)
+        if is_new:
+            self._weights.watch(parameters)
+            self._newest = id(optimizer)
+
+    def _begin_again(self) -> None:
+        """Count from 0: what was trained until now was undone."""
+        self.report("anew")
+        for optimizer in list(self._loaded or ()):
+            self._loaded[optimizer] = self._own_steps(optimizer)
+        before, self._weights = self._weights, Weights(self._torch)
+        self._weights.has_read, self._weights.has_loaded = before.has_read, before.has_loaded
+        self._steps_of.clear()
+        self._models = []
+        self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
+        self._rows.clear()
+
+    def _note_state(self, *_args: Any, **_options: Any) -> None:
+        """Remember that a model has loaded a state; a program may do so all the time, for a second model."""
+        if self.step and self._loads < MOST_STATES:
+            self._loads, self._is_loaded = self._loads + 1, True
 
     def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
         """Keep numbers of the parameters of a program that has no optimizer, after its second pass."""
@@ -920,6 +1072,7 @@ class Observer:
             most = max(map(int.__sub__, of_each, self._loaded.values()))
             if most > self.step:
                 self.step, self._of_passes, self._is_partial = most, False, True
+                self._weights.version = None
 
     def _keep_scaled(self, _token: Any, scaled: Any, _scaler: Any, loss: Any) -> None:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
@@ -985,6 +1138,8 @@ class Observer:
             if is_next:
                 self._followed = self.step + 1
         else:
+            if id(owner) != self._newest:
+                self._models = None
             is_new = last == self.step
             if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
                 steps.update({each: self.step - 1 for each, at in list(steps.items()) if at == self.step})
@@ -997,6 +1152,7 @@ class Observer:
             groups = getattr(owner, "param_groups", None)
             self._note_step(groups[0].get("lr") if groups else None, self._backwards)
         self._backwards, self._loss = 0, None
+        self._weights.note_step()
 
     def _note_step(self, rate: Any, backwards: int) -> None:
         now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
@@ -1010,8 +1166,7 @@ class Observer:
             self._begin_row()
         if is_compared:
             self._note_sites()
-            if not self._weights.have_changed:
-                self._weights.compare()
+            self._weights.compare()
         if self._rows:
             self._write_rows()
         if not self._has_machine:
@@ -1081,6 +1236,7 @@ class Observer:
 
     def _note_read(self, file: Any = None, *_args: Any, **options: Any) -> None:
         """Report what torch.load reads before the second step, by which the program may resume."""
+        self._weights.has_loaded = True
         if self.step <= 1 and self._reads <= MOST_READS and not self._is_idle():
             self._reads += 1
             self._weights.has_read = True
@@ -1199,6 +1355,9 @@ class Observer:
         changed = quietly(self._weights.read)(time.monotonic() + LAST_SECONDS)
         known = {} if changed is None else {"weights_changed": changed}
         known.update({"partial": True} if self._is_partial else {})
+        excerpts = quietly(self._weights.excerpts)(time.monotonic() + LAST_SECONDS)
+        known.update({} if excerpts is None else {"excerpts": excerpts})
+        known.update({"models": self._models[:MOST_MODELS]} if self._models else {})
         self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
 
 

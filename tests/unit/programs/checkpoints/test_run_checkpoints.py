@@ -224,6 +224,22 @@ def test_other_tensors_are_a_checkpoint_only_if_nothing_else_is(
         assert fault in found_fault and bool(fault) is bool(found_fault)
 
 
+def test_bytes_show_the_weights_of_a_file_whose_save_was_not_seen(tmp_path: Path) -> None:
+    """Also of one that was copied while the program trained, when its last weights were not known yet."""
+    first, last = bytes(range(64)), bytes(range(64, 128))
+    for name, content, relation in (("a", last, "trained"), ("b", first, "given"), ("c", b"", "unknown")):
+        found = make(tmp_path / name, checkpoints="out.bin")
+        (tmp_path / name / "out.bin").write_bytes(b"head" + content)
+        found.take(lambda _: 7)
+        found.take(lambda _: 7)
+        found.excerpts = [(first, last)]
+        found.take(lambda _: 7, end=WELL)
+        assert found.taken is not None and found.taken.weights == relation
+        events = read_rows(tmp_path / name / "run/events.jsonl")
+        saved = [each.get("weights") for each in events if each["event"] == "checkpoint_saved"]
+        assert saved == [None, relation]
+
+
 def test_guessed_steps_are_unique_and_the_last_write_is_the_newest(tmp_path: Path) -> None:
     found = make(tmp_path)
     taken = []

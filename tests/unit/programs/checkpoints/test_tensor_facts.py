@@ -2,17 +2,19 @@
 
 import hashlib
 import json
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.cases import each_case
 
 from trainyard.errors import CheckpointError
-from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, summary_of
+from trainyard.programs.checkpoints.tensor_facts import Tensors, read_tensors, relation_of_files, summary_of
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 NAN, INF = float("nan"), float("inf")
@@ -141,6 +143,34 @@ def test_a_file_of_safetensors_has_the_size_that_its_header_states(content: byte
     (tmp_path / "a.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"a\.safetensors"):
         read(tmp_path / "a.safetensors")
+
+
+def test_the_bytes_of_parameters_are_found_in_files_of_any_kind(tmp_path: Path) -> None:
+    """A number that is repeated, or a few of them, are in many files and show nothing."""
+    first, last = torch.randn(40, 50), torch.randn(40, 50)
+    excerpts = [(first.numpy().tobytes()[4000:4064], last.numpy().tobytes()[4000:4064])]
+    saves: dict[str, Callable[[Path, torch.Tensor], object]] = {
+        "pt": lambda path, each: save_torch(path, {"w": each}),
+        "safetensors": lambda path, each: save_safetensors(path, {"w": each}),
+        "pkl": lambda path, each: path.write_bytes(pickle.dumps({"w": each})),
+        "npz": lambda path, each: np.savez(path, w=each.numpy()),
+        "late": lambda path, each: path.write_bytes(bytes((1 << 20) - 4032) + each.numpy().tobytes()),
+    }
+    wrong = {}
+    for ending, save in saves.items():
+        path = tmp_path / f"a.{ending}"
+        found = []
+        for each in (last, first, first + last):
+            save(path, each)
+            found.append(relation_of_files([path], excerpts))
+        if found != ["trained", "given", "unknown"]:
+            wrong[ending] = found
+    assert wrong == {}
+    np.savez_compressed(tmp_path / "b.npz", w=last.numpy())
+    assert relation_of_files([tmp_path / "b.npz"], excerpts) == "unknown"
+    (tmp_path / "c.bin").write_bytes(bytes(500))
+    for weak in ([], [(excerpts[0][0], bytes(64))], [(bytes(16), excerpts[0][1])], [(bytes(64), bytes(64))]):
+        assert relation_of_files([tmp_path / "c.bin"], weak) == "unknown"
 
 
 def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
