@@ -140,6 +140,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(copy / ".github").glob("*/*/*.yml"),
     ):
         file.write_text(lowered(file.read_text()))
+    # The files that Python has compiled, else each machine of a play compiles the product again.
+    unfinished = shutil.ignore_patterns("*.pyc.*")
+    for cache in (ROOT / "src").rglob("__pycache__"):
+        shutil.copytree(cache, copy / cache.relative_to(ROOT), ignore=unfinished)
     # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
     (copy / ".venv").symlink_to(sys.prefix)
     (copy / ".uv").symlink_to(ROOT / ".uv")
