@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests import warm_start
 
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_request import LOCKS_LABEL
@@ -166,10 +165,10 @@ def test_an_image_makes_the_configuration_of_a_model() -> None:
     """With the transformers of this environment, as the probe calls it in an image."""
     pytest.importorskip("transformers")
     asked = probe_request("full", None, cpu=True, efa=False) | {"checks": ["model-configuration"]}
-    line, pipe = [sys.executable, str(PROBE), json.dumps(asked)], subprocess.PIPE
-    with warm_start.TrainerPopen(line, stdout=pipe, stderr=pipe, text=True) as process:
-        output, errors = process.communicate(timeout=240)
-    (found,) = probe_answers(["model-configuration"], output, errors)
+    done = subprocess.run(
+        [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
+    )
+    (found,) = probe_answers(["model-configuration"], done.stdout, done.stderr)
     assert found.ok, found
 
 

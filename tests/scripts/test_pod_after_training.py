@@ -1,6 +1,5 @@
 """A pod after the end of its training: each launcher × configuration × later failure."""
 
-import itertools
 import json
 import subprocess
 from collections.abc import Callable
@@ -139,9 +138,15 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     return make
 
 
+USUAL = "training_configuration"
+
+
 @pytest.mark.parametrize(
     ("launcher", "config"),
-    [*itertools.product([each for each in LAUNCHERS if each != "program"], CONFIGS), ("program", "")],
+    [
+        *((launcher, "" if launcher == "program" else USUAL) for launcher in LAUNCHERS),
+        *(("apart", config) for config in CONFIGS if config != USUAL),
+    ],
 )
 def test_a_finished_run_is_never_trained_again(
     launcher: str, config: str, make_pod: Callable[[str, str], Pod]

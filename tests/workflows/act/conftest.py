@@ -140,6 +140,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(copy / ".github").glob("*/*/*.yml"),
     ):
         file.write_text(lowered(file.read_text()))
+    # The files that Python has compiled, else each machine of a play compiles the product again.
+    unfinished = shutil.ignore_patterns("*.pyc.*")
+    for cache in (ROOT / "src").rglob("__pycache__"):
+        shutil.copytree(cache, copy / cache.relative_to(ROOT), ignore=unfinished)
     # The environment that runs the tests; MAKEFLAGS=n keeps `make install` from installing it once more.
     (copy / ".venv").symlink_to(sys.prefix)
     (copy / ".uv").symlink_to(ROOT / ".uv")
@@ -318,9 +322,17 @@ class Stage:
 
 
 def cancel(act: "subprocess.Popen[str]", runs: Path, step: int) -> None:
-    """Cancel the run once the checkpoint of `step` is complete. act kills the trainer, GitHub warns it."""
-    wanted = f"*/checkpoints/step-{step:08d}/manifest.json"
-    wait_for(lambda: any(runs.glob(wanted)), f"step {step}", alive=[act])
+    """Cancel the run once a checkpoint of `step` or later is complete.
+
+    act kills the trainer, GitHub warns it. The trainer keeps two checkpoints: on a busy machine that of
+    `step` may be gone before it is seen.
+    """
+
+    def has_saved() -> bool:
+        complete = runs.glob("*/checkpoints/step-*/manifest.json")
+        return any(int(path.parent.name.partition("-")[2]) >= step for path in complete)
+
+    wait_for(has_saved, f"step {step}", alive=[act])
     act.send_signal(signal.SIGINT)
 
 

@@ -2,10 +2,11 @@
 
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
-from tests.workflows.act.conftest import KEY, SECRET
+from tests import warm_start
 
 from trainyard.proof import PARTS
 
@@ -15,16 +16,6 @@ TINY = "configs/tiny.yaml"
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 BEFORE_TRAINING = {"Check out the code", "Plan"}
 TRAIN = "Train, store and prove"
-
-
-def store(prefix: str) -> dict[str, str]:
-    """Repository variables that point at the bucket."""
-    return {"TRAINYARD_STORE": f"s3://ml-runs/{prefix}"}
-
-
-def keys(bucket: Any) -> dict[str, str]:
-    """The environment of a machine that may use the bucket."""
-    return {"AWS_ENDPOINT_URL": bucket.endpoint, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
 def told(played: Any, verdict: str) -> str:
@@ -45,126 +36,65 @@ def proof(played: Any) -> dict[str, bool]:
     return {part["name"]: part["passed"] for part in record["parts"]}
 
 
-@pytest.fixture(scope="module")
-def role_bucket(role_store: Any) -> str:
-    return str(role_store.endpoint.new_bucket())
+def test_two_segments_on_two_machines_are_one_proven_run(stage: Any, role_store: Any) -> None:
+    """Each machine is a new one with a role: the checkpoint that it resumes from comes from the store.
+
+    The role's credentials live for 30 s. The second workflow run is in its second attempt, as its outputs
+    and artifact show.
+    """
+    bucket = str(role_store.endpoint.new_bucket())
+    requested = {"config": TINY, "set": "training.max_steps=8\ntraining.seed=7\n"}
+
+    def play(number: int, inputs: dict[str, str], **more: str) -> Any:
+        variables = {
+            "TRAINYARD_STORE": f"s3://{bucket}/lineage",
+            "TRAINYARD_AWS_ROLE": ROLE,
+            "TRAINYARD_USD_PER_HOUR": "3600",
+            "TRAINYARD_RUNS_DIRECTORY": str(stage.folder / f"machine-{number}"),
+        }
+        return stage.play(
+            "workflow_dispatch",
+            inputs=inputs,
+            variables=variables | more,
+            environment=in_role(role_store) | run_number(number),
+        )
+
+    # The deadline counts from the job's start and passes before the training: one step, then the save.
+    first = play(1, {**requested, "resume": "none"}, TRAINYARD_DEADLINE="1s")
+    assert_stopped_and_handed_on(first, 1, requested, f"s3://{bucket}/lineage")
+    last = play(2, first.dispatched[-1]["inputs"], TRAINYARD_FOLLOW="")
+    assert last.green, last.log
+    assert set(last.steps.values()) == {"success"}
+    groups = re.findall(r"::group::(\w+)", last.log)
+    order = list(dict.fromkeys(groups))
+    assert order[:6] == ["machine", "readiness", "prepare", "fetch", "inputs", "claim"]
+    assert order[6:11] == ["notify", "train", "store", "prove", "report"]
+    assert_is_recorded(last)
+    assert_is_shown(last)
+    assert outcome(last)["state_sha256"] == train_in_one_segment(stage)["state_sha256"]
+    prefix = "lineage/"
+    found = role_store.endpoint.client.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]
+    keys = [each["Key"].removeprefix(prefix) for each in found]
+    manifests = ["manifests/run-1-manifest-2.json", "manifests/run-1-manifest.json"]
+    assert sorted(key for key in keys if key.startswith("manifests/")) == manifests
+    assert any(re.fullmatch(r"run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
+
+
+def train_in_one_segment(stage: Any) -> dict[str, Any]:
+    """Train the same without a workflow; return the outcome."""
+    run = stage.folder / "in one segment"
+    words = ["train", "--config", TINY, "--set", "training.max_steps=8", "--set", "training.seed=7"]
+    line = [sys.executable, "-m", "trainyard", *words, "--run-dir", str(run)]
+    done = warm_start.run(line, cwd=stage.repository, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((run / "run.json").read_text())["outcome"]
+    return found
 
 
 def in_role(role_store: Any) -> dict[str, str]:
     """The environment of a job that may assume a role by GitHub's OIDC token, and has no keys."""
-    given: dict[str, str] = role_store.variables(GITHUB_RUN_ID="1")
+    given: dict[str, str] = role_store.variables()
     return {name: value for name, value in given.items() if name != "TRAINYARD_AWS_ROLE"}
-
-
-@pytest.fixture(scope="module")
-def green(stage_in: Any, tmp_path_factory: pytest.TempPathFactory, role_store: Any, role_bucket: str) -> Any:
-    """A run that nothing interrupts, with a role whose credentials live for 30 s."""
-    place = {
-        "TRAINYARD_STORE": f"s3://{role_bucket}/green",
-        "TRAINYARD_AWS_ROLE": ROLE,
-        "TRAINYARD_FOLLOW": "",
-    }
-    return stage_in(tmp_path_factory.mktemp("green")).play(
-        "workflow_dispatch",
-        inputs={"config": TINY, "set": "training.max_steps=8\ntraining.seed=7\n", "resume": "auto"},
-        variables={**place, "TRAINYARD_USD_PER_HOUR": "3600"},
-        environment=in_role(role_store),
-    )
-
-
-def test_a_dispatch_is_green_with_a_verified_checkpoint_in_the_bucket(
-    green: Any, role_store: Any, role_bucket: str
-) -> None:
-    played = green
-    assert played.green, played.log
-    assert set(played.steps.values()) == {"success"}
-    [tag] = played.dispatched
-    assert (tag["path"].endswith("/git/refs"), tag["ref"]) == (True, "refs/tags/trainyard-lineage-1")
-    groups = re.findall(r"::group::(\w+)", played.log)
-    order = ["machine", "readiness", "prepare", "claim", "notify", "train", "store", "prove", "report"]
-    assert list(dict.fromkeys(groups))[: len(order)] == order
-
-    run = json.loads((played.run_directory / "run.json").read_text())
-    assert (run["run_id"], run["seed"], run["outcome"]["steps"]) == ("gh-1", 7, 8)
-    assert run["git"]["dirty"] is False
-    client = role_store.endpoint.client
-    keys = [each["Key"] for each in client.list_objects_v2(Bucket=role_bucket, Prefix="green/")["Contents"]]
-    assert "green/manifests/run-1-manifest.json" in keys
-    assert any(re.fullmatch(r"green/run-1/checkpoint-0*8/manifest\.json", key) for key in keys), keys
-
-    assert proof(played) == dict.fromkeys(PARTS, True)
-    assert played.summary.startswith("### Plan: tiny on gpu-runner")
-    assert "✅ Trained and proven" in played.summary
-    for part in (
-        "xychart-beta",
-        "| repeatable | ✅ |",
-        "$ ",
-        "actions/runs/1",
-        "trainyard store restore",
-    ):
-        assert part in played.summary, part
-    assert "❌" not in played.summary
-    assert len(played.messages) == 2
-    assert "(workflow_dispatch) \\u00b7 tiny, 8 steps" in told(played, "started")
-    told(played, "proven")
-
-    assert (played.record / "upload-artifact").read_text().splitlines() == ["training-gh-1-1 30"]
-    kept = played.record / "artifacts" / "training"
-    assert {path.name for path in kept.iterdir()} >= {"run.json", "config.yaml", "metrics.jsonl", "report"}
-    assert json.loads((kept / "report" / "proof.json").read_text())["proven"] is True
-    assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
-
-
-def test_a_push_is_red_in_seconds_when_the_gpu_does_not_answer(stage: Any) -> None:
-    played = stage.play("push", variables={"TRAINYARD_STORE": "s3://ml-runs/no-gpu"})
-    assert played.exit_code == 1
-    assert played.steps[TRAIN] == "failure"
-    assert "nvidia-smi failed (exit code 9)" in played.log
-    assert "fix: " in played.log
-    assert "### ❌ Not started: " in played.summary
-    [message] = played.messages
-    assert "Training 1 failed" in message
-    assert "gpu: nvidia-smi failed (exit code 9)" in message
-    assert "Next: gh run view 1 --log-failed" in message
-    assert "exit status 1" in played.log
-
-
-def test_two_segments_on_two_machines_come_to_the_same_bits_as_one(
-    stage: Any, bucket: Any, green: Any
-) -> None:
-    """Each machine is a new one: the checkpoint it resumes from comes from the store.
-
-    The second workflow run is in its second attempt, as its outputs and artifact show.
-    """
-    asked = {"config": TINY, "set": "training.max_steps=8 training.seed=7"}
-
-    def play(number: int, inputs: dict[str, str], **more: str) -> Any:
-        directory = {"TRAINYARD_RUNS_DIRECTORY": str(stage.folder / f"machine-{number}")}
-        return stage.play(
-            "workflow_dispatch",
-            inputs=inputs,
-            variables={**store("lineage"), **more, **directory},
-            environment=keys(bucket) | run_number(number),
-        )
-
-    # The deadline counts from the job's start and passes before the training: one step, then the save.
-    first = play(1, {**asked, "resume": "none"}, TRAINYARD_DEADLINE="1s")
-    assert_stopped_and_handed_on(first, 1, asked)
-    last = play(2, first.dispatched[-1]["inputs"])
-    assert last.green, last.log
-    events = map(json.loads, (last.run_directory / "events.jsonl").read_text().splitlines())
-    assert [event["step"] for event in events if event["event"] == "resumed"] == [1]
-    assert {each.run_directory.name for each in (first, last)} == {"gh-1"}
-    kept = (last.record / "upload-artifact").read_text()
-    assert kept.splitlines() == ["training-gh-1-2 30"]
-    assert proof(last) == dict.fromkeys(PARTS, True)
-    assert outcome(last)["state_sha256"] == outcome(green)["state_sha256"]
-    manifests = bucket.keys("lineage/manifests/")
-    assert len(manifests) == 2
-    assert {key.split("/run-")[1].split("-")[0] for key in manifests} == {"1"}
-    told(last, "resumed 2/20")
-    assert "segment 2" in last.summary
-    told(last, "proven")
 
 
 def run_number(number: int) -> dict[str, str]:
@@ -176,21 +106,57 @@ def run_number(number: int) -> dict[str, str]:
     }
 
 
-def assert_stopped_and_handed_on(segment: Any, number: int, asked: dict[str, str]) -> None:
+def assert_stopped_and_handed_on(segment: Any, number: int, requested: dict[str, str], store: str) -> None:
     assert segment.exit_code == 1
     assert segment.steps[TRAIN] == "failure"
     assert (outcome(segment)["status"], outcome(segment)["exit_code"]) == ("stopped", 75)
     assert f"Continued: segment {number + 1} of at most 20" in segment.summary
+    assert "(workflow_dispatch) \\u00b7 tiny, 8 steps" in told(segment, "started")
     assert "deadline is near" in told(segment, "stopped")
+    assert len(segment.messages) == 2, "the last job does not report the red job a second time"
     made, again, dispatch = segment.dispatched
     assert made == again, "the plan tags the commit; the last job needs the tag"
     assert dispatch["path"].endswith("/actions/workflows/training_ci.yml/dispatches")
     assert dispatch["ref"] == "trainyard-lineage-1"
     handed = json.loads(dispatch["inputs"]["continues"])
-    assert handed["inputs"]["set"].split() == asked["set"].split()
-    assert handed["inputs"]["resume"] == "s3://ml-runs/lineage/manifests/run-1-manifest.json"
+    assert handed["inputs"]["set"].split() == requested["set"].split()
+    assert handed["inputs"]["resume"] == f"{store}/manifests/run-1-manifest.json"
     assert (handed["lineage"], handed["number"], handed["step"]) == ("1", number + 1, number)
     assert handed["commit"] == json.loads((segment.run_directory / "run.json").read_text())["git"]["commit"]
+
+
+def assert_is_recorded(last: Any) -> None:
+    """The second segment has resumed after the first step, has the inputs of the first, and is proven."""
+    events = map(json.loads, (last.run_directory / "events.jsonl").read_text().splitlines())
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [1]
+    run = json.loads((last.run_directory / "run.json").read_text())
+    assert (run["run_id"], run["seed"], run["outcome"]["steps"]) == ("gh-1", 7, 8)
+    assert run["git"]["dirty"] is False
+    assert proof(last) == dict.fromkeys(PARTS, True)
+    assert (last.record / "upload-artifact").read_text().splitlines() == ["training-gh-1-2 30"]
+    kept = last.record / "artifacts" / "training"
+    assert {path.name for path in kept.iterdir()} >= {"run.json", "config.yaml", "metrics.jsonl", "report"}
+    assert json.loads((kept / "report" / "proof.json").read_text())["proven"] is True
+    assert not [path for path in kept.rglob("*") if path.name in ("checkpoints", "tensorboard")]
+
+
+def assert_is_shown(last: Any) -> None:
+    """The summary has proof, curve, cost and the command that restores; Slack has two messages."""
+    assert last.summary.startswith("### Plan: tiny on gpu-runner")
+    for part in (
+        "segment 2",
+        "✅ Trained and proven",
+        "xychart-beta",
+        "| repeatable | ✅ |",
+        "$ ",
+        "actions/runs/2",
+        "trainyard store restore",
+    ):
+        assert part in last.summary, part
+    assert "❌" not in last.summary
+    assert len(last.messages) == 2
+    told(last, "resumed 2/20")
+    told(last, "proven")
 
 
 def test_a_wrong_configuration_is_red_at_its_line_and_no_gpu_is_asked_for(stage: Any) -> None:
