@@ -75,31 +75,16 @@ def named(machine: Path) -> set[str]:
     return {words[0] for words in docker_calls(machine)} - {"info", "buildx", "image"}
 
 
-def test_an_image_is_built_checked_pushed_and_exported(
-    start: Start, machine: Path, aws: ScriptedAws, repository: str
-) -> None:
-    built = start(BUILD_ARGS="FLAVOUR=b")
-    assert list(built.status.values()) == ["SUCCEEDED"] * 4, built.log
-    tags = aws.tags(repository)
-    (digest,) = {held for tag, held in tags.items() if tag.startswith(f"git-{'a' * 12}-")}
-    assert built.exported["IMAGE_DIGEST"] == digest
-    assert built.exported["IMAGE_URI"] == f"{aws.host}/{repository}@{digest}"
-    assert {name.partition("-")[0] for name in tags} == {"build", "git", "content", "checked"}
-    assert {"build", "run", "save", "login", "push"} <= named(machine)
-    assert any("--build-arg=FLAVOUR=b" in words for words in docker_calls(machine))
-    assert "context: ['Dockerfile', 'a.txt']" in built.log
-    assert "train.py" not in built.log
-
-
-def test_a_name_of_ones_own_and_secrets_reach_build_and_push(
+def test_an_image_is_built_checked_pushed_and_exported_with_its_names_and_secrets(
     start: Start, machine: Path, aws: ScriptedAws, repository: str
 ) -> None:
     """As `image build` sends `--image-tag demo --secret …`; CodeBuild has set the variables."""
     (machine / "project" / "Dockerfile").write_text(
-        "FROM nvcr.io/nvidia/pytorch:26.01-py3\nCOPY a.txt /\nUSER 1000\n"
+        "FROM nvcr.io/nvidia/pytorch:26.01-py3\nARG FLAVOUR=a\nCOPY a.txt /\nUSER 1000\n"
         "RUN --mount=type=secret,id=pip,required=true pip install x\n"
     )
     built = start(
+        BUILD_ARGS="FLAVOUR=b",
         IMAGE_TAGS="demo llama32-1b-v1",
         BUILD_SECRETS="id=pip,env=BUILD_SECRET_1",
         BUILD_SECRET_1="s3cret-value",
@@ -107,7 +92,15 @@ def test_a_name_of_ones_own_and_secrets_reach_build_and_push(
     )
     assert list(built.status.values()) == ["SUCCEEDED"] * 4, built.log
     tags = aws.tags(repository)
-    assert tags["demo"] == tags["llama32-1b-v1"] == built.exported["IMAGE_DIGEST"]
+    (digest,) = {held for tag, held in tags.items() if tag.startswith(f"git-{'a' * 12}-")}
+    assert built.exported["IMAGE_DIGEST"] == digest == tags["demo"] == tags["llama32-1b-v1"]
+    assert built.exported["IMAGE_URI"] == f"{aws.host}/{repository}@{digest}"
+    own = {"demo", "llama32"}
+    assert {name.partition("-")[0] for name in tags} == {"build", "git", "content", "checked", *own}
+    assert {"run", "save", "login", "push"} <= named(machine)
+    assert any("--build-arg=FLAVOUR=b" in words for words in docker_calls(machine))
+    assert "context: ['Dockerfile', 'a.txt']" in built.log
+    assert "train.py" not in built.log
     assert "secret pip: 12 bytes" in built.log
     assert "s3cret-value" not in json.dumps(docker_calls(machine)) + built.log + json.dumps(built.exported)
 

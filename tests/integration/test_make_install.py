@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 OTHER = 65534 if os.getuid() == 0 else None
 """The user that make runs as; None is the one who runs the tests."""
-NEEDED = ("Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-uv.in", "scripts", "src")
+NEEDED = ("Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements-uv.in", "scripts")
 FITS = "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"
 
 
@@ -179,6 +179,9 @@ def yard(wheels: Path, programs: Path) -> Iterator[Yard]:
                 shutil.copytree(source, yard.root / name, ignore=ignore)
             else:
                 shutil.copy(source, yard.root / name)
+        package = yard.root / "src" / "trainyard"  # of which only the place is asked
+        package.mkdir(parents=True)
+        shutil.copy(REPOSITORY_ROOT / "src" / "trainyard" / "__init__.py", package)
         (yard.root / "requirements-uv.txt").write_text(lock_of(wheels, "uv"))
         (yard.root / "requirements-training.txt").write_text(lock_of(wheels, "iniconfig", "setuptools"))
         yard.give(yard.root)
@@ -237,64 +240,50 @@ def test_a_user_who_does_not_own_the_interpreter_installs_and_leaves_it_alone(
     assert "the packages of the lock" in yard.install()
 
 
-Breaking = Callable[[Yard], None]
-BROKEN: dict[str, tuple[Breaking, str]] = {}
-
-
-def broken(message: str) -> Callable[[Breaking], Breaking]:
-    def note(function: Breaking) -> Breaking:
-        BROKEN[function.__name__.replace("_", " ")] = (function, message)
-        return function
-
-    return note
-
-
-@broken("is made again")
 def the_interpreter_is_gone(yard: Yard) -> None:
     for name in ("python", "python3"):
         (yard.root / ".venv/bin" / name).unlink(missing_ok=True)
     (yard.root / ".venv/bin/python").symlink_to("/nowhere/python")
 
 
-@broken("is made again")
 def python_made_it(yard: Yard) -> None:
     shutil.rmtree(yard.root / ".venv")
     yard.run("python3", "-m", "venv", "--without-pip", ".venv")
 
 
-@broken("is made again")
 def the_clone_is_a_copy(yard: Yard) -> None:
     yard.root = shutil.copytree(yard.root, yard.folder / "copy", symlinks=True)
 
 
-@broken("the packages of the lock")
 def a_package_was_removed(yard: Yard) -> None:
     (found,) = (yard.root / ".venv").rglob("iniconfig-*.dist-info")
     shutil.rmtree(found)
 
 
-@broken("the packages of the lock")
 def the_lock_changed_but_its_time_did_not(yard: Yard) -> None:
     path = yard.root / "requirements-training.txt"
     path.write_text(path.read_text() + "# another one\n")
     os.utime(path, (0, 0))
 
 
-@broken("uv ")
-def uv_is_broken(yard: Yard) -> None:
-    (yard.root / ".uv/bin/uv").unlink()
-    (yard.root / ".uv/bin/uv").write_text("half")
+BROKEN = {
+    the_interpreter_is_gone: "is made again",
+    python_made_it: "is made again",
+    the_clone_is_a_copy: "is made again",
+    a_package_was_removed: "the packages of the lock",
+    the_lock_changed_but_its_time_did_not: "the packages of the lock",
+}
 
 
 def test_a_broken_environment_is_repaired_by_the_same_command(yard: Yard, python: str) -> None:
     """One fault after the other in one yard, as each repair leaves an environment that works."""
     yard.provide_uv()
     yard.install()
-    for name, (break_it, message) in BROKEN.items():
+    for break_it, message in BROKEN.items():
         break_it(yard)
         yard.give(yard.root)
-        assert message in yard.install(), name
-        assert yard.install() == "", name
+        assert message in yard.install(), break_it
+        assert yard.install() == "", break_it
 
 
 @pytest.mark.parametrize("content", ["mine.txt", "conda-meta/history"])
@@ -346,11 +335,13 @@ def test_uv_comes_by_pip_where_the_system_lacks_ensurepip_and_else_by_another_uv
     if not yard.run(python, "-m", "pip", "--version").returncode:
         yard.replace_python(knows=python, without=("ensurepip",))
         assert "install: done: .venv" in yard.install()
-        for folder in (".venv", ".uv"):
-            shutil.rmtree(yard.root / folder)
+        shutil.rmtree(yard.root / ".venv")
+        (yard.root / ".uv/bin/uv").write_text("half")  # a uv that is broken is none
         yard.replace_python(knows=python, without=("ensurepip", "pip"))
     (yard.programs / "uv").symlink_to(Path(yard.variables["UV_FIND_LINKS"]) / "uv")
-    assert "install: done: .venv" in yard.install()
+    text = yard.install()
+    assert "install: uv " in text and "install: done: .venv" in text
+    assert yard.install() == ""
 
 
 def test_without_any_python_and_uv_the_answer_names_both(yard: Yard) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from tests import warm_start
 from tests.git_repository import git, init_repository
 from tests.waiting import wait_for
 
@@ -56,13 +57,16 @@ def make(clone: Path, target: str, **variables: str) -> "subprocess.Popen[str]":
         pytest.skip(f"{ENVIRONMENT} was not made by make install-dev, and make train would change it")
     words = ["make", target, *INSTALLED]
     words += [f"{name}={value}" for name, value in variables.items()]
+    return subprocess.Popen(
+        words, cwd=clone, env=environment_of(clone), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def environment_of(clone: Path) -> dict[str, str]:
     outer = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "GITHUB_ACTIONS", "TRAINYARD_RUN_ID"}
     environment = {key: value for key, value in os.environ.items() if key not in outer}
-    environment |= {"PYTHONPATH": str(clone / "src"), "NO_COLOR": "1"}
-    return subprocess.Popen(
-        words, cwd=clone, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )  # fmt: skip
+    return environment | {"PYTHONPATH": str(clone / "src"), "NO_COLOR": "1"}
 
 
 def output_of(process: "subprocess.Popen[str]") -> str:
@@ -100,14 +104,16 @@ def test_one_command_trains_stores_and_proves_a_model(clone: Path) -> None:
 def test_a_run_that_blows_up_ends_with_what_to_change_and_has_its_reports(
     clone: Path, tmp_path: Path
 ) -> None:
-    process = make(clone, "train", RUNS=f"{tmp_path}/runs", SET=f"{SETTINGS} training.learning_rate=1e9")
-    text = output_of(process)
-    assert (process.returncode, "train] Error 1\n" in text) == (2, True), text
+    words = ["--config", "configs/smoke.yaml", "--settings", f"{SETTINGS} training.learning_rate=1e9"]
+    line = [sys.executable, "-m", "trainyard", "run", *words, "--runs", f"{tmp_path}/runs"]
+    done = warm_start.run(line, cwd=clone, env=environment_of(clone), timeout=300)
+    text = done.stdout + done.stderr
+    assert done.returncode == 1, text
     (run,) = (tmp_path / "runs").iterdir()
     again = f"run --config {run}/config.yaml --set training.learning_rate=0.001"
     closing = text[text.index(f"report: {run}/report/index.html") :]
-    for line in ("failed: in step ", "checkpoint: none was saved\n", "error: ", f"trainyard {again}\n"):
-        assert line in closing
+    for shown in ("failed: in step ", "checkpoint: none was saved\n", "error: ", f"trainyard {again}\n"):
+        assert shown in closing
     assert "resume" not in text
     summary = (run / "report" / "summary.md").read_text()
     assert summary.startswith("### ❌ Not proven: trained, stored")
@@ -238,18 +244,13 @@ def test_variables_of_other_programs_pass(clone: Path) -> None:
     assert done.stdout == plain.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (("RUNS=nowhere",), "There is no run in nowhere yet. `make train` starts a run."),
-        (("RUN_DIR=runs/mistyped",), "There is no runs/mistyped/config.yaml. Name "),
-    ],
-)
-def test_resume_without_a_run_says_so(clone: Path, words: tuple[str, ...], answer: str) -> None:
-    process = make(clone, "resume", **dict(word.split("=") for word in words))
+def test_resume_without_a_run_says_so(clone: Path) -> None:
+    process = make(clone, "resume", RUNS="nowhere")
     text = output_of(process)
     assert process.returncode == 2
-    assert answer in text
+    assert "There is no run in nowhere yet. `make train` starts a run." in text
+    with pytest.raises(ConfigError, match=r"There is no runs/mistyped/config\.yaml\. Name "):
+        pipeline_of(RunRequest(run_dir=Path("runs/mistyped")))
     assert "environment:" not in text
 
 

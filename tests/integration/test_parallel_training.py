@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 
 import pytest
 from tests.integration.trainer_runs import TrainerRuns, end_of
@@ -42,8 +41,7 @@ class Runs(TrainerRuns):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     result = Runs(tmp_path_factory.mktemp("runs"), *SETTINGS)
-    # Only this run starts Python and torch cold; all others are compared with it.
-    code, errors = end_of(result.start("alone", *ALONE, popen=subprocess.Popen))
+    code, errors = result.finish("alone", *ALONE)
     assert code == 0, errors
     return result
 

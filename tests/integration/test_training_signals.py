@@ -3,11 +3,10 @@
 import os
 import random
 import signal
-import subprocess
 import time
 
 import pytest
-from tests.integration.trainer_runs import TrainerRuns, end_of
+from tests.integration.trainer_runs import TrainerRuns
 from tests.waiting import wait_for
 
 SETTINGS = (
@@ -19,8 +18,7 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> TrainerRuns:
     result = TrainerRuns(tmp_path_factory.mktemp("training"), *SETTINGS)
-    # Only this run starts Python and torch cold; all others are compared with it.
-    code, errors = end_of(result.start("whole", popen=subprocess.Popen))
+    code, errors = result.finish("whole")
     assert code == 0, errors
     return result
 

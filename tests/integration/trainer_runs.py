@@ -47,7 +47,6 @@ class TrainerRuns:
         processes: int = 1,
         more: tuple[str, ...] = (),
         launcher: tuple[str, ...] = (),
-        popen: type[subprocess.Popen[str]] = warm_start.Popen,
         environment: Mapping[str, str] = os.environ,
     ) -> "subprocess.Popen[str]":
         """Train in `processes` processes of the script's launcher, or in the one that `launcher` starts."""
@@ -56,7 +55,7 @@ class TrainerRuns:
         command += [word for each in (*self._settings, *settings) for word in ("--set", each)]
         command += ["--nproc-per-node", str(processes)] if processes > 1 else []
         # A session of its own, so that a signal to its group reaches nothing else.
-        return popen(
+        return warm_start.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -193,7 +193,8 @@ def imports(node: ast.AST, path: Path) -> Iterator[str]:
 
     Imports under TYPE_CHECKING are left out: a type may be named anywhere.
     """
-    guards = (n for n in ast.walk(node) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    conditions = (n for n in ast.walk(node) if isinstance(n, ast.If))
+    guards = (n for n in conditions if getattr(n.test, "id", "") == "TYPE_CHECKING")
     types = {inner for guard in guards for statement in guard.body for inner in ast.walk(statement)}
     for found in ast.walk(node):
         if found in types:

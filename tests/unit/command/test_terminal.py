@@ -16,6 +16,7 @@ import tempfile
 import termios
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -117,13 +118,11 @@ def on_a_terminal(
     hidden = ("CI", "NO_COLOR", "COLUMNS", "TERM")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     environment |= {"TERM": "xterm-256color", **variables}
-    with contextlib.ExitStack() as stack:
-        program = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".py"))
-        program.write(PROGRAM.format(body=body))
-        program.flush()
-        line = [sys.executable, program.name]
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        process = stack.enter_context(warm_start.Popen(line, **streams, env=environment))
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
+        program.write_text(PROGRAM.format(body=body))
+        line = [sys.executable, str(program)]
+        process = warm_start.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         written = b""
         with contextlib.suppress(OSError):  # EIO: the last writer has closed it

@@ -161,8 +161,13 @@ def row(step: int) -> dict[str, Any]:
 @pytest.fixture
 def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordedRun]:
     """Makes a run with only identity and configuration; paths in reports are relative, as in a clone."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    return maker_of_runs(tmp_path, monkeypatch)
+
+
+def maker_of_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RecordedRun]:
+    """Enter the folder, and return a function that makes runs there."""
+    monkeypatch.chdir(folder)
+    (folder / "scripts").symlink_to(ROOT / "scripts")
 
     def make() -> RecordedRun:
         layout = RunDirectory(Path("runs") / RUN_ID)

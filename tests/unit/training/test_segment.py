@@ -75,7 +75,7 @@ def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
         training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
     )
     uninterrupted = lab.run(config, "uninterrupted")
-    for step in range(1, 12):
+    for step in range(1, 12) if accumulation > 1 else (1, 4, 5, 11):  # it saves at 4 and validates at 5
         with pytest.raises(StoppedError, match=f"Stopped at step {step} of 12"):
             lab.run(config, "pieces", **lab.stop_after(step))
     pieces = lab.run(config, "pieces")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.report.conftest import HEX, START, row
+from tests.unit.report.conftest import HEX, START, maker_of_runs, row
 
 from trainyard.report.dashboard.dashboard import Format, TrainingDashboard, render_dashboards
 from trainyard.report.dashboard.html import PAGE, html_index
@@ -20,7 +20,6 @@ from trainyard.run.records import append_event
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-NewRun = Callable[[], Any]
 pytestmark = pytest.mark.process  # a browser that --quick stops half way leaves its sockets open
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(
@@ -66,11 +65,17 @@ def browser() -> "Iterator[Browser]":
 ROWS_OF_PROGRAM = 700
 
 
-@pytest.fixture
-def pages(new_run: NewRun, tmp_path: Path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reports of a proven run on a CPU, of a diverged and a running one on a GPU, of all three, of a program
     that put files into its report and failed, and the index of 2,000 runs.
     """
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return written_pages(folder, maker_of_runs(folder, monkeypatch))
+
+
+def written_pages(folder: Path, new_run: Callable[[], Any]) -> dict[str, Path]:
     runs = {}
     for name in ("cpu", "diverged", "running"):
         run = new_run()
@@ -82,19 +87,17 @@ def pages(new_run: NewRun, tmp_path: Path) -> dict[str, Path]:
             append_event(run.layout.events_file, "resumed", step=200, time=START + 36)
         if name == "diverged":
             run.end("failed", 1, "loss is nan in batch 12")
-        run.path.rename(tmp_path / f"{name} of the team")
-        runs[name] = tmp_path / f"{name} of the team"
+        run.path.rename(folder / f"{name} of the team")
+        runs[name] = folder / f"{name} of the team"
     texts = {name: render_dashboards([TrainingDashboard(path)], Format.HTML) for name, path in runs.items()}
-    texts["program"] = render_dashboards(
-        [TrainingDashboard(failed_program(tmp_path / "program"))], Format.HTML
-    )
+    texts["program"] = render_dashboards([TrainingDashboard(failed_program(folder / "program"))], Format.HTML)
     entries = [entry_of(number) for number in range(2000)]
     texts["index"] = html_index("runs", entries, {"runs/1": "1.html"}, now=START, command="trainyard report")
     texts["three"] = render_dashboards([TrainingDashboard(path) for path in runs.values()], Format.HTML)
     assert len(texts["three"]) < 300_000
     for name, text in texts.items():
-        (tmp_path / f"{name}.html").write_text(text)
-    return {name: tmp_path / f"{name}.html" for name in texts}
+        (folder / f"{name}.html").write_text(text)
+    return {name: folder / f"{name}.html" for name in texts}
 
 
 def failed_program(path: Path) -> Path:
@@ -173,14 +176,13 @@ def test_every_report_fits_every_screen_without_an_error(browser: "Browser", pag
     tab.on("pageerror", lambda error: errors.append(str(error)))
     for name, path in pages.items():
         for width in WIDTHS:
-            for scheme in ("light", "dark"):
-                tab.set_viewport_size({"width": width, "height": 900})
-                tab.emulate_media(color_scheme=scheme, media="screen")
-                tab.goto(path.as_uri())
-                assert tab.locator("canvas").count() == tab.locator("figure").count()
-                assert name == "index" or tab.locator("canvas").count() >= 5
-                assert tab.evaluate(TOO_WIDE) == [], (name, width)
-                assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
+            tab.set_viewport_size({"width": width, "height": 900})
+            tab.emulate_media(color_scheme="dark" if width == 390 else "light", media="screen")
+            tab.goto(path.as_uri())
+            assert tab.locator("canvas").count() == tab.locator("figure").count()
+            assert name == "index" or tab.locator("canvas").count() >= 5
+            assert tab.evaluate(TOO_WIDE) == [], (name, width)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
         events = tab.locator("table", has=tab.locator("caption", has_text="events")).first
         if name in ("cpu", "diverged", "running"):
             assert events.evaluate("one => one.getBoundingClientRect().height") < 1200, "at 390 px"

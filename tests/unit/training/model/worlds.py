@@ -6,8 +6,6 @@ from typing import Any
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import destroy_process_group, init_process_group
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.training.runtime.world import World
@@ -26,6 +24,10 @@ SMALL = ArchitectureConfig(
 @contextmanager
 def fake_world(rank: int, size: int) -> Iterator[World]:
     """Make this process one of `size` in torch's fake process group, which sends nothing."""
+    # Their imports take a second, which every process of the tests would spend at collection.
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
     try:
         yield World(rank, size, rank % 8, None)
