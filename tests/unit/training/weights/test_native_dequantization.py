@@ -1,4 +1,4 @@
-"""The native kernels against gguf's NumPy, bit for bit, or none; `make native` runs their own suite."""
+"""The native kernels against gguf's NumPy, bit for bit; and what happens where there are none."""
 
 import _ctypes
 import platform
@@ -36,6 +36,7 @@ SCALES = {
 EXTREMES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01)
 """Zeros, subnormals, the smallest normal, the largest, infinities, quiet and signalling NaNs."""
 NATIVE = Path(__file__).resolve().parents[4] / "native"
+GTEST = [Path(root) / "include/gtest/gtest.h" for root in ("/usr", "/usr/local", "/opt/homebrew")]
 every_type = pytest.mark.parametrize("name", NATIVE_TYPES)
 
 
@@ -289,3 +290,12 @@ def test_a_run_is_the_same_run_with_kernels_and_without(
     assert set(tiles) == {(False, 512), (True, 512)}
     assert by_kernels["first_loss"] == by_numpy["first_loss"]
     assert by_kernels["state_sha256"] == by_numpy["state_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(header.is_file() for header in GTEST), reason="needs GoogleTest")
+def test_the_googletest_suite_passes(library: Path) -> None:
+    build = library.parent
+    run("cmake", "-S", NATIVE, "-B", build, "-DENABLE_TESTING=ON")
+    run("cmake", "--build", build, "--parallel", "2", "--target", "all_tests")
+    assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error")
