@@ -158,24 +158,24 @@ REST = "command, machine, sweep, the root"
 # Lines that move between rooms take the figure with them. A decision record raises a budget, and says what
 # people get for it.
 BUDGETS = {
-    "commands": (8_000, 8_851),
-    "training": (9_500, 9_553),
-    "gateways": (7_500, 8_207),
-    "jobs": (6_500, 7_455),
+    "commands": (8_000, 8_873),
+    "training": (9_500, 9_500),
+    "gateways": (7_500, 8_224),
+    "jobs": (6_500, 7_388),
     "artifacts": (6_500, 6_622),
-    "programs": (5_500, 8_974),
-    "report": (4_800, 5_211),
-    "image": (3_900, 4_120),
+    "programs": (5_500, 9_186),
+    "report": (4_800, 5_217),
+    "image": (3_900, 3_900),
     "cluster": (3_700, 3_700),
     "github": (2_400, 2_400),
-    "run": (2_500, 3_215),
+    "run": (2_500, 3_218),
     "plan": (2_500, 2_500),
     "watch": (2_500, 2_500),  # 1,800, and 700 for the causes of failures
     "config": (1_500, 2_326),
-    "proof": (2_400, 2_774),
-    REST: (2_200, 4_489),
-    "src": (72_000, 82_262),
-    "tests": (75_000, 80_684),
+    "proof": (2_400, 2_799),
+    REST: (2_200, 4_490),
+    "src": (72_000, 82_268),
+    "tests": (75_000, 80_915),
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -323,9 +323,6 @@ def train(mode, steps=30):
         traceback.print_exc()
     if mode in ("best state never replaced", "average that is loaded"):
         net.load_state_dict(kept.state_dict())
-    if mode.startswith("initialized"):
-        for part in net:
-            part.reset_parameters()
     saved = kept if mode in ("untrained copy", "average") else net[0] if mode == "frozen part" else net
     saved = {"model": saved.state_dict(), "step": steps}
     if mode == "the next fold begins":
@@ -419,7 +416,6 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "search with a copy": (True, "trained", None, None),
     "folds": (True, "trained", None, None),
     "other bytes": (True, "trained", None, None),
-    "initialized before the save": (True, "other", None, None),
     "learning rate 0": (False, "", None, None),
     "gradients dropped": (False, "", None, None),
     "never stepped": (False, "unknown", None, None),
@@ -447,7 +443,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
         "RuntimeError: left the loop (ends.py:14)",
         "ends.py",
     ),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:113)", None),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:110)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),

@@ -307,7 +307,6 @@ class Sample:
 
         self.parameter, self.shape, self.places = ref(parameter), parameter.shape, places
         self.first = self.numbers_of(parameter)
-        self.last = self.first  # those after a later step
         middle = parameter.detach().view(-1)[parameter.numel() // 2 :][:EXCERPT]
         self.excerpt = middle.clone()
         # It shares the memory of the parameter, which the program may give up before its end.
@@ -345,8 +344,6 @@ class Weights:
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
         self.has_read = False  # whether the program may have resumed
-        self.has_loaded = False  # whether it has read weights at any time
-        self.version: Any = None  # that of the first parameter after the last step; None: not known
 
     def watch(self, parameters: Any, is_all: bool = True) -> None:
         """Keep numbers of an owner's parameters before it steps first: those with the largest gradients."""
@@ -384,15 +381,6 @@ class Weights:
             else:
                 self._is_all = False
 
-    @property
-    def _version_now(self) -> Any:
-        """How often the first parameter was written in place; None if it is no more."""
-        parameter = self._samples[0].parameter() if self._samples else None
-        return None if parameter is None else parameter._version
-
-    def note_step(self) -> None:
-        self.version = self._version_now
-
     def have_any(self, parameters: Any) -> bool:
         """Return whether one of these parameters was trained before."""
         known = {id(each()) for each in self._every}
@@ -414,12 +402,10 @@ class Weights:
         return not all(each.is_constant for each in self._samples)
 
     def compare(self) -> None:
-        """Compare the parameters with their first numbers after a step; on a GPU the answer comes later."""
-        torch, news = self._torch, []
-        for sample, now in self._current():
-            sample.last = now
-            if not self.have_changed:
-                news.append((now != sample.first).any())
+        """Compare the parameters with their first numbers; on a GPU the answer comes later."""
+        if self.have_changed or not self._samples:
+            return
+        torch, news = self._torch, [(now != sample.first).any() for sample, now in self._current()]
         if news and all(each.device.type == "cpu" for each in news):
             self.have_changed = any(map(bool, news))
         elif news:
@@ -457,8 +443,6 @@ class Weights:
                 if time.monotonic() >= until:
                     return []
                 time.sleep(0.001)
-        if self._are_replaced(list(self._current())):
-            return []
         pairs = [(each.excerpt, each.shared) for each in shared[:: len(shared) // MOST_EXCERPTS + 1]]
         return [[bytes_of(first), bytes_of(last)] for first, last in pairs]
 
@@ -470,8 +454,6 @@ class Weights:
         is saved. `unknown`: nothing can be shown. Empty if no weight has changed.
         """
         torch, current = self._torch, list(self._current())
-        is_replaced = self._are_replaced(current)
-        current = [(each, each.last) for each, _ in current] if is_replaced else current
         watched = [(each, now) for each, now in current if bool((now != each.first).any())]
         # A program may load what it had copied before the training, as a best state that was never replaced.
         # After a resume these may be the best ones of the run.
@@ -501,23 +483,7 @@ class Weights:
             return answer
         if answer or is_near:
             return answer or "near"
-        if is_replaced and pairs:  # what was read may have been trained, in another run
-            return "other" if is_far and self._is_all and not self.has_loaded else "unknown"
         return self._judge_far(tensors, by_shape, has_pairs=bool(pairs), is_far=is_far or not pairs)
-
-    def _are_replaced(self, current: Any) -> bool:
-        """Return whether something wrote other weights since the last step, as an initialization does.
-
-        An average or an earlier state that the program loads follows from what was trained.
-        """
-        if self.version is None or self.version == self._version_now:
-            return False
-        pairs = [
-            (number, now.tolist(), each.last.tolist(), each.first.tolist())
-            for number, (each, now) in enumerate(current)
-            if len(now) > 1
-        ]
-        return compare_numbers(pairs) == (False, True)
 
     def _tensors_in(self, saved: Any) -> Any:
         """Return the tensors of numbers in an object, without an optimizer's; None if some are hidden."""
@@ -1027,7 +993,7 @@ class Observer:
         for optimizer in list(self._loaded or ()):
             self._loaded[optimizer] = self._own_steps(optimizer)
         before, self._weights = self._weights, Weights(self._torch)
-        self._weights.has_read, self._weights.has_loaded = before.has_read, before.has_loaded
+        self._weights.has_read = before.has_read
         self._steps_of.clear()
         self._models = []
         self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
@@ -1072,7 +1038,6 @@ class Observer:
             most = max(map(int.__sub__, of_each, self._loaded.values()))
             if most > self.step:
                 self.step, self._of_passes, self._is_partial = most, False, True
-                self._weights.version = None
 
     def _keep_scaled(self, _token: Any, scaled: Any, _scaler: Any, loss: Any) -> None:
         """Keep the loss of what GradScaler made. That has the graph, which must not live longer."""
@@ -1152,7 +1117,6 @@ class Observer:
             groups = getattr(owner, "param_groups", None)
             self._note_step(groups[0].get("lr") if groups else None, self._backwards)
         self._backwards, self._loss = 0, None
-        self._weights.note_step()
 
     def _note_step(self, rate: Any, backwards: int) -> None:
         now, self._figures, self._has_loss = time.monotonic(), None, self._loss is not None
@@ -1166,7 +1130,8 @@ class Observer:
             self._begin_row()
         if is_compared:
             self._note_sites()
-            self._weights.compare()
+            if not self._weights.have_changed:
+                self._weights.compare()
         if self._rows:
             self._write_rows()
         if not self._has_machine:
@@ -1236,7 +1201,6 @@ class Observer:
 
     def _note_read(self, file: Any = None, *_args: Any, **options: Any) -> None:
         """Report what torch.load reads before the second step, by which the program may resume."""
-        self._weights.has_loaded = True
         if self.step <= 1 and self._reads <= MOST_READS and not self._is_idle():
             self._reads += 1
             self._weights.has_read = True
