@@ -153,8 +153,8 @@ def part_of(path: Path) -> str:
 
 
 REST = "command, machine, sweep, the root"
-# Room -> the lines of Python that it may have: those of decision 0063. A room that shrinks takes the figure with
-# it, and lines that move between rooms too. A decision record raises one, and says what people get for it.
+# Room -> the lines of Python that it may have: those of decision 0063. A room that shrinks takes the figure
+# with it, and lines that move between rooms too. A decision record raises one, and says what people get.
 BUDGETS = {
     "commands": 8_870,
     "training": 9_500,
@@ -172,7 +172,7 @@ BUDGETS = {
     "config": 2_320,
     "proof": 2_790,
     REST: 4_480,
-    "src": 82_240,
+    "src": 82_260,
     "tests": 80_900,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table

@@ -79,6 +79,7 @@ class CloudFormationStack:
         status = self._wait("StackStatus", lambda: describe()["Stacks"][0])["StackStatus"]
         if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
             events = self._call("describe_stack_events", StackName=self.name)["StackEvents"]
+            # Those of a stack are the newest first.
             own = (each for each in reversed(events) if each.get("ClientRequestToken") == token)
             failed = (each for each in own if each["ResourceStatus"].endswith("_FAILED"))
             text = f"Stack {self.name} was not changed as planned: it is {status}."

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainyard.jobs.job_spec import JobSpec, spec_from_json
+from trainyard.jobs.job_spec import JobSpec, Program, spec_from_json
 
 Json = dict[str, Any]
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -83,9 +83,16 @@ def recorded_plan(annotations: Mapping[str, Any]) -> JobSpec | None:
     return None
 
 
-def is_unproven(plan: JobSpec | None) -> bool:
-    """Return whether nobody asked for a proof of the job: it is of a manifest, and its pods keep no run."""
-    return plan is not None and bool(plan.manifest) and not plan.program.keeps_run
+def is_unproven(annotations: Mapping[str, Any]) -> bool:
+    """Return whether nobody asked for a proof of the job: it is of a manifest, and its pods keep no run.
+
+    It reads only these facts, so that it can read the plan of another release too.
+    """
+    with suppress(ValueError, TypeError, LookupError):
+        plan = json.loads(annotations[PLAN])
+        program = Program(plan["program"]["name"], tuple(plan["program"]["command"]))
+        return bool(plan["manifest"]) and not program.keeps_run
+    return False
 
 
 def part_object(plan: JobSpec, api_version: str, kind: str, *, name: str, **content: Json) -> Json:

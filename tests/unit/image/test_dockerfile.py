@@ -99,6 +99,7 @@ def test_both_forms_of_env() -> None:
         ("ENV A=1 B=2", {"A": "1", "B": "2"}),
         ('ENV A="x y" B=2', {"A": "x y", "B": "2"}),
         ("ENV A some words", {"A": "some words"}),
+        ("ENV A\tsome words", {"A": "some words"}),
     ):
         assert pairs_of(line.removeprefix("ENV ")) == expected
 

@@ -65,9 +65,11 @@ class AwsBuilder:
         VerificationError for a build whose image is not proven.
         """
         results = list[dict[str, Any]]()
-        for plan in [(one, *self._plan(one)) for one in requests]:  # all are planned before the first starts
+        plans = [self._plan(one) for one in requests]  # all are refused before anything is sent
+        starts = [None if passed else self._start(one, digest) for one, digest, passed in plans]
+        for (request, digest, _), start in zip(plans, starts, strict=True):
             try:
-                results.append(self._build_one(*plan))
+                results.append(self._build_one(request, digest, start))
             except TrainyardError as error:
                 built = ", ".join(one["uri"] for one in results if one["built"])
                 if not built:
@@ -75,12 +77,12 @@ class AwsBuilder:
                 raise type(error)(f"{error}\nBuilt before it in this call: {built}") from None
         return results
 
-    def _plan(self, request: BuildRequest) -> tuple[str, Callable[[int], str] | None]:
-        """Return the digest that ECR has, or nothing, and how to start the build or check that is needed."""
+    def _plan(self, request: BuildRequest) -> tuple[BuildRequest, str, bool]:
+        """Return the digest that ECR has, or nothing, and whether it has passed. Raises ConfigError."""
         digest, has_passed = self._find_existing_image(request)
         if not digest:
             self._require_free_tags(request)
-        return digest, None if has_passed else self._start(request, digest)
+        return request, digest, has_passed
 
     def _build_one(
         self, request: BuildRequest, held: str, start: Callable[[int], str] | None

@@ -65,9 +65,9 @@ def base_image(image: str, line: int = 0) -> BaseImage:
     if "$" in tag:  # a number that ends at a variable without a value is incomplete
         tag = re.sub(r"[\d.]+$", "", tag.partition("$")[0])
     rows = rows_with("containers", "repository")
-    row = next((row for row in rows if re.search(row["repository"], head)), {"kind": "other"})
-    if row["kind"] == "system" and not is_stated(image):
-        row = {"kind": "other"}
+    named_so = (row for row in rows if re.search(row["repository"], head))
+    known_rows = (row for row in named_so if row["kind"] != "system" or is_stated(image))
+    row = next(known_rows, {"kind": "other"})
     facts = dict[str, Version]()
     for name, pattern in (("cuda", _CUDA_TAG), ("python", _PYTHON_TAG)):
         facts |= {name: (int(found[1]), int(found[2]))} if (found := pattern.search(tag)) else {}

@@ -160,8 +160,7 @@ class InstalledPackages:
         kept = tuple(pin for pin in pins if pin and pin.partition("==")[0] not in dropped)
         flags = platform_flags(steps[-1].base, self.machine)
         request = ResolverRequest(kept, dropped=dropped, flags=flags, pythons=tuple(self.pythons))
-        conflict = resolve(request, resolver).conflict
-        if conflict:
+        if conflict := resolve(request, resolver).conflict:
             named = [one for one in packages.values() if f"{one.name}==" in conflict]
             place = max(named, key=lambda one: one.line, default=steps[-1])
             severity = ERROR if re.search(r"depends? on torch[=<>]", conflict) else WARNING

@@ -37,8 +37,7 @@ def unsent_sources(parsed: Dockerfile, names: Sequence[str]) -> tuple[str, ...]:
 def _is_at(name: str, path: str) -> bool:
     """Return whether a file matches a source, a path or pattern, or is in a folder that matches it."""
     parts = name.split("/")
-    depth = path.count("/") + 1
-    return len(parts) >= depth and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
+    return len(parts) > path.count("/") and all(map(fnmatch.fnmatchcase, parts, path.split("/")))
 
 
 def context_paths(parsed: Dockerfile, here: Instruction, install: Install, path: str) -> tuple[str, ...]:

@@ -186,8 +186,8 @@ def pairs_of(text: str) -> dict[str, str]:
     words = _words(text)
     if words and "=" in words[0]:
         return dict(word.partition("=")[::2] for word in words if "=" in word)
-    key, _, value = text.partition(" ")
-    return {key: value.strip()} if value else {}
+    written = text.split(None, 1)
+    return {written[0]: written[1]} if len(written) > 1 else {}
 
 
 def _words(text: str) -> list[str]:
@@ -215,8 +215,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 def _from_image(rest: str, values: Mapping[str, str], place: str) -> tuple[str, str]:
     """Return the image of a FROM, with its variables filled in, and the name of the stage."""
-    match = _FROM.match(rest)
-    if not match:
+    if not (match := _FROM.match(rest)):
         raise ConfigError(f"{place}: FROM takes an image, then perhaps AS and a name; found {rest[:80]!r}")
     # A name that the variables leave empty is unknown: it stays as written.
     return expand(match["image"], values) or match["image"], (match["name"] or "").lower()

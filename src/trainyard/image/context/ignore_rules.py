@@ -47,9 +47,10 @@ def _rule(line: str, place: str) -> IgnoreRule | None:
     if not pattern:
         raise ConfigError(f"{place}: ! alone includes nothing; name a file after it")
     # Python writes [!…] for [^…].
-    parts = posixpath.normpath(pattern.lstrip("/")).replace("[^", "[!").split("/")
+    parts = (posixpath.normpath(pattern).lstrip("/") or ".").replace("[^", "[!").split("/")
     if any("[" in part and "]" not in part.partition("[")[2] for part in parts):
         raise ConfigError(f"{place}: {line!r} is not a pattern; is a [ not closed?")
+    # One for the whole context is ignored.
     return None if parts == ["."] else IgnoreRule(tuple(parts), line.startswith("!"))
 
 

@@ -75,11 +75,10 @@ def judge_declared(facts: "ImageFacts", *, most_bytes: int) -> list[Answer]:
 
 
 def _judge_user(user: str) -> Answer:
-    if user not in ("", "root", "0"):
-        return Answer("user", True, f"runs as {user}")
     how = f"runs as {user}" if user else "no USER is set, so it runs as root"
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/
-    return Answer("user", True, f"{how}: the Pod Security level restricted refuses that", warns=True)
+    refuses = ": the Pod Security level restricted refuses that" if user in ("", "root", "0") else ""
+    return Answer("user", True, how + refuses, warns=bool(refuses))
 
 
 def probe_answers(checks: Sequence[str], log: str, how_it_ended: str) -> list[Answer]:
@@ -119,7 +118,8 @@ def find_locks(labels: Mapping[str, str], folders: Sequence[Path]) -> tuple[dict
     texts: dict[str, str] = {}
     named = dict(one.partition("@")[::2] for one in labels.get(LOCKS_LABEL, "").split())
     for name, digest in named.items():
-        for text in (read_text(folder / name) for folder in folders if digest and (folder / name).is_file()):
+        for file in (folder / name for folder in folders if digest and name not in texts):
+            text = read_text(file) if file.is_file() else ""
             texts |= {name: text} if hashlib.sha256(text.encode()).hexdigest() == digest else {}
     return texts, [name for name in named if name not in texts]
 

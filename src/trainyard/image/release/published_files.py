@@ -43,7 +43,7 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
     """Return the check for secrets; `allowed` is a pattern of paths -> reason."""
     owners = dict(_owners(read))
     secrets, unchecked, known = list[str](), list[str](), dict[str, None]()
-    ask_once = cache(published)
+    digests_of = cache(published)
     for one in read.found:
         says = f"{one.path} ({one.kind}, layer {one.layer[:12]})"
         reason = next((why for path, why in allowed.items() if fnmatch.fnmatchcase(one.path, path)), "")
@@ -55,7 +55,7 @@ def judge_layers(read: "LayerFiles", published: PublishedDigests, allowed: Mappi
         elif not owner[0]:
             secrets.append(says)
         else:
-            digests, package = ask_once(*owner), f"{owner[0]} {owner[1]}"
+            digests, package = digests_of(*owner), f"{owner[0]} {owner[1]}"
             if isinstance(digests, str):
                 unchecked.append(f"{says} of {package}: {digests}")
             elif digests.get(inside) == one.sha256:

@@ -111,7 +111,7 @@ def read_conditions(observed: Observed, wanted: int | None) -> Reading:
     """Return the reading of a job of `wanted` pods from its conditions and its `runPolicy`."""
     job = observed.job or {}
     true = true_conditions(job)
-    if (end := read_end(job, wanted)) is not None:
+    if (end := read_end(job, wanted, done=("Succeeded", "Completed"))) is not None:
         return end
     if "Suspended" in true or field_of(job, "spec", "runPolicy", "suspend") is True:
         return read_suspension(true, wanted)

@@ -4,7 +4,7 @@ Conditions are found by their type and count only if their status is True. Their
 first condition of a PyTorchJob is always Created.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -33,11 +33,6 @@ class Phase(Enum):
     """It has ended, and its status does not say how."""
 
 
-# Condition -> the end that it means. Failed is first: a job that also has another one has not succeeded.
-_ENDS = {
-    "Failed": Phase.FAILED,
-    **dict.fromkeys(("Complete", "Succeeded", "Completed"), Phase.SUCCEEDED),
-}
 _TOO_LONG = "active longer than specified deadline"
 
 
@@ -105,11 +100,17 @@ def event_time(event: Json) -> float | None:
     return next(filter(None, map(time_of, (*times, meta.get("creationTimestamp")))), None)
 
 
-def read_end(job: Json, wanted: int | None, restarts: int = 0) -> Reading | None:
-    """Return the reading of a job that has ended, by its conditions that are True; None if it has not."""
+def read_end(
+    job: Json, wanted: int | None, restarts: int = 0, *, done: Sequence[str] = ("Complete",)
+) -> Reading | None:
+    """Return the reading of a job that has ended, by its conditions that are True; None if it has not.
+
+    Failed is first: a job that also has one of `done` has not succeeded.
+    """
     true = true_conditions(job)
-    for name, phase in _ENDS.items():
+    for name in ("Failed", *done):
         if (found := true.get(name)) is not None:
+            phase = Phase.SUCCEEDED if name in done else Phase.FAILED
             message, ended = message_of(found), time_of(field_of(job, "status", "completionTime"))
             too_long = "DeadlineExceeded" in str(found.get("reason")) or _TOO_LONG in message
             reached = FailureClass.TIME_LIMIT if too_long else None

@@ -20,7 +20,6 @@ from trainyard.jobs.job_object import (
     RETRIES,
     RETRY_CLAIM,
     is_unproven,
-    recorded_plan,
 )
 from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
@@ -232,7 +231,7 @@ class _Judge:
             pods=self.counts,
             alerts=tuple(_find_revivals(observed, self.reading.ended_at) if ended else _find_zones(observed)),
             holds_resources=ended and any(pod.live and not pod.deleting for pod in observed.pods),
-            proof=NOT_REQUESTED if is_unproven(recorded_plan(notes)) else "",
+            proof=NOT_REQUESTED if is_unproven(notes) else "",
         )
 
 

@@ -1,6 +1,7 @@
 """Decide when to stop early: signals and the deadline are checked between steps.
 
-A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C ends the program at once.
+A signal never interrupts a step or a save; it sets a flag. Only a second Ctrl-C ends the program at once, and
+a signal while the processes of a run still join each other (`limit_wait`).
 """
 
 import logging

@@ -25,6 +25,7 @@ from trainyard.training.runtime.stop_signals import limit_wait
 
 Result = TypeVar("Result")
 _START_SECONDS = 300
+# The limit of control messages, and of collectives that no watchdog watches.
 CONTROL_SECONDS = 1800
 _ABORT_SECONDS = 5.0
 # The processes wait this long for one that prepares its data, or for the main one to record the outcome.

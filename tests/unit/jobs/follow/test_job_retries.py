@@ -15,7 +15,7 @@ from tests.unit.jobs.state.shapes import condition, ended, pod
 
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.follow import job_retries as healing_module
+from trainyard.jobs.follow import job_retries
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import JobState, State
@@ -103,9 +103,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry_decision, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(retry_decision, "LONGEST_PAUSE", 0.02)
     for name, seconds in (("_PAUSE", 0.02), ("_LOST_SECONDS", 0.1), ("_NODE_SECONDS", 0.2)):
-        monkeypatch.setattr(healing_module, name, seconds)
-    monkeypatch.setattr(healing_module, "_GONE_SECONDS", 0.4)
-    monkeypatch.setattr(healing_module, "newest_step_on_claim", lambda *_: None)
+        monkeypatch.setattr(job_retries, name, seconds)
+    monkeypatch.setattr(job_retries, "_GONE_SECONDS", 0.4)
+    monkeypatch.setattr(job_retries, "newest_step_on_claim", lambda *_: None)
     start = time.time()
 
     def fast_clock(_: BaseHTTPRequestHandler, timestamp: float | None = None) -> str:
@@ -118,35 +118,35 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cluster(store: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(store, lost_at)
-    monkeypatch.setattr(healing_module, "follow_job", made.follow)
+    monkeypatch.setattr(job_retries, "follow_job", made.follow)
     return made
 
 
-def healer(cluster: Cluster, said: list[str] | None = None) -> RetryLoop:
+def retry_loop(cluster: Cluster, said: list[str] | None = None) -> RetryLoop:
     return RetryLoop(
         Api(cluster.store.access()),
         lambda phase, text, *_: said.append(text) if said is not None and phase == "retry" else None,
     )
 
 
-class Healed(NamedTuple):
+class Retried(NamedTuple):
     state: JobState
     why: str
     """Why the last job was not sent again, as announced."""
 
 
-def heal(cluster: Cluster, budget: int = 2) -> Healed:
+def retried(cluster: Cluster, budget: int = 2) -> Retried:
     if not cluster.names():
         cluster.store.put(f"{JOBS}/llama", job_body("llama", budget))
     said: list[str] = []
-    state = healer(cluster, said).follow_to_end("team", "llama", "pytorchjob", 30.0)
+    state = retry_loop(cluster, said).follow_to_end("team", "llama", "pytorchjob", 30.0)
     begin = f"{state.job}: "
-    return Healed(state, next((text.removeprefix(begin) for text in said if text.startswith(begin)), ""))
+    return Retried(state, next((text.removeprefix(begin) for text in said if text.startswith(begin)), ""))
 
 
 def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
     cluster.ending = lambda name: None if name == "llama-3" else lost_at(name)
-    found = heal(cluster, budget=5)
+    found = retried(cluster, budget=5)
     assert (found.state.state, found.state.job, found.why) == (State.SUCCEEDED, "llama-3", "")
     assert cluster.names() == ["llama", "llama-2", "llama-3"]
     assert found.state.retries == 2 and found.state.auto_retry == 5
@@ -157,18 +157,18 @@ def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
 
 
 def test_the_budget_ends_and_says_so(cluster: Cluster) -> None:
-    found = heal(cluster, budget=2)
+    found = retried(cluster, budget=2)
     assert cluster.names() == ["llama", "llama-2", "llama-3"]
     assert (found.state.state, found.why) == (State.FAILED, "2 of 2 retries are spent")
-    again = heal(cluster)
+    again = retried(cluster)
     assert (again.state.job, again.why) == ("llama-3", found.why), "the next watcher begins at the end"
     assert cluster.names() == ["llama", "llama-2", "llama-3"]
 
 
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 4))
-    found: list[Healed] = []
-    threads = [threading.Thread(target=lambda: found.append(heal(cluster))) for _ in range(4)]
+    found: list[Retried] = []
+    threads = [threading.Thread(target=lambda: found.append(retried(cluster))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -203,9 +203,9 @@ def test_a_watcher_that_dies_at_any_change_is_replaced(cluster: Cluster, dies_at
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Api, "_once", dies)
         with suppress(DiedError):
-            heal(cluster, budget=2)
+            retried(cluster, budget=2)
     cluster.store.before = lambda _method, _path: None
-    found = heal(cluster)
+    found = retried(cluster)
     assert found.why == "2 of 2 retries are spent"
     assert cluster.names() == ["llama", "llama-2", "llama-3"]
     assert json.loads(cluster.notes("llama-3")["trainyard.dev/retry-record"])["spent"] == 2
@@ -221,7 +221,7 @@ def test_a_change_in_between_is_read_again_before_the_claim(cluster: Cluster) ->
 
     cluster.store.before = operator_writes
     cluster.ending = lambda name: lost_at(name) if name == "llama" else None
-    assert heal(cluster).state.state is State.SUCCEEDED
+    assert retried(cluster).state.state is State.SUCCEEDED
     assert len(touched) == 2
 
 
@@ -232,7 +232,7 @@ def test_a_claim_that_is_never_taken_is_an_error(cluster: Cluster) -> None:
 
     cluster.store.before = storm
     with pytest.raises(ServiceError, match="changes faster than a retry can be claimed"):
-        heal(cluster)
+        retried(cluster)
     assert cluster.names() == ["llama"]
 
 
@@ -240,7 +240,7 @@ def test_a_claim_that_is_refused_is_an_error(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     cluster.store.fault("PATCH", f"{JOBS}/llama", 403)
     with pytest.raises(ServiceError, match="cannot be recorded"):
-        heal(cluster)
+        retried(cluster)
 
 
 @pytest.mark.parametrize(("how", "pause"), [("delete", 0.0), ("delete", 0.2), ("cancel", 0.2)])
@@ -264,7 +264,7 @@ def test_nobody_sends_a_job_again_that_was_deleted_or_cancelled_meanwhile(
         patch.setattr(retry_decision, "FIRST_PAUSE", 40.0)
         patch.setattr(retry_decision, "LONGEST_PAUSE", 40.0)
         cluster.store.before = meanwhile
-        found = heal(cluster)
+        found = retried(cluster)
     assert how[:6] in found.why
     assert cluster.names() == ([] if how == "delete" else ["llama"])
 
@@ -282,7 +282,7 @@ def test_a_job_that_was_cancelled_or_has_a_damaged_record_is_not_sent_again(
     body = job_body("llama", 3)
     body["metadata"]["annotations"][f"trainyard.dev/{note}"] = value
     cluster.store.put(f"{JOBS}/llama", body)
-    assert why in heal(cluster).why
+    assert why in retried(cluster).why
 
 
 def test_another_job_of_the_claimed_name_is_left_alone(cluster: Cluster) -> None:
@@ -292,14 +292,14 @@ def test_another_job_of_the_claimed_name_is_left_alone(cluster: Cluster) -> None
 
     cluster.store.before = stranger
     with pytest.raises(RunConflictError, match="does not follow llama"):
-        heal(cluster)
+        retried(cluster)
 
 
 def test_a_follower_that_somebody_deleted_is_not_made_anew(cluster: Cluster) -> None:
-    heal(cluster, budget=1)
+    retried(cluster, budget=1)
     del cluster.store.objects[f"{JOBS}/llama-2"]
     with pytest.raises(ConfigError, match="resubmit llama"):
-        heal(cluster)
+        retried(cluster)
     assert cluster.names() == ["llama"]
 
 
@@ -307,7 +307,7 @@ def test_pods_that_stay_keep_a_job_from_being_sent_again(cluster: Cluster) -> No
     live = pod("llama-worker-0", labels=labels("llama"), rank=1)
     cluster.store.put(f"{PODS}/llama-worker-0", live)
     with pytest.raises(WaitTimeoutError, match="two jobs would write the same checkpoints"):
-        heal(cluster)
+        retried(cluster)
     assert cluster.names() == ["llama"]
     assert cluster.store.objects[f"{JOBS}/llama"]["spec"]["runPolicy"]["suspend"] is True
 
@@ -327,7 +327,7 @@ def test_a_lost_node_is_the_cause_of_what_the_other_pods_saw(cluster: Cluster, r
     if ready is not None:
         cluster.store.put("/api/v1/nodes/n9", node("n9", ready))
     cluster.ending = lambda name: (1, "KeyError: 'x'") if name == "llama" else None
-    found = heal(cluster)
+    found = retried(cluster)
     assert found.state.state is State.SUCCEEDED
     spec = cluster.store.objects[f"{JOBS}/llama-2"]["spec"]["pytorchReplicaSpecs"]["Master"]["template"][
         "spec"
@@ -339,7 +339,7 @@ def test_a_lost_node_is_the_cause_of_what_the_other_pods_saw(cluster: Cluster, r
 def test_the_preview_changes_nothing(cluster: Cluster) -> None:
     cluster.store.put(f"{JOBS}/llama", job_body("llama", 1))
     look = JobReader(Api(cluster.store.access()))
-    watcher = healer(cluster)
+    watcher = retry_loop(cluster)
     job = look.find_job("team", "llama")
     assert watcher.preview(job).startswith("llama is ")
     cluster.end("llama")
@@ -348,7 +348,7 @@ def test_the_preview_changes_nothing(cluster: Cluster) -> None:
         "and it starts again from its newest checkpoint, or from the beginning"
     )
     assert cluster.store.changes() == []
-    heal(cluster)
+    retried(cluster)
     assert (
         watcher.preview(look.find_job("team", "llama"))
         == "llama-2 would not be sent again: 1 of 1 retries are spent"
@@ -360,15 +360,15 @@ def test_a_watch_whose_time_is_over_leaves_the_claim_to_the_next(cluster: Cluste
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry_decision, "FIRST_PAUSE", 20.0)
         patch.setattr(retry_decision, "LONGEST_PAUSE", 20.0)
-        patch.setattr(healing_module, "newest_step_on_claim", lambda *_: 7)
+        patch.setattr(job_retries, "newest_step_on_claim", lambda *_: 7)
         said: list[str] = []
-        healer(cluster, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
+        retry_loop(cluster, said).follow_to_end("team", "llama", "pytorchjob", 0.2)
     assert said == [
         "llama is sent again as llama-2: a retry can recover from nccl-error, from step 7",
         "llama: the retry as llama-2 waits; watch again to continue",
     ]
     assert cluster.names() == ["llama"]
     look = JobReader(Api(cluster.store.access()))
-    decided = healer(cluster).preview(look.find_job("team", "llama"))
+    decided = retry_loop(cluster).preview(look.find_job("team", "llama"))
     assert decided == "llama: the retry as llama-2 is decided, and would be sent"
-    assert heal(cluster).state.job == "llama-2"
+    assert retried(cluster).state.job == "llama-2"
