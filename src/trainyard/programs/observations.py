@@ -20,7 +20,7 @@ from trainyard.programs.sources import Source
 OBSERVER = Path(__file__).parent / "observer"
 """The folder on a program's PYTHONPATH."""
 EVENTS_VARIABLE = "TRAINYARD_EVENTS"
-_MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES = 64, 500, 20_000
+_MOST_PROCESSES, _MOST_TEXT, _MOST_MODULES, _MOST_EXCERPTS = 64, 500, 20_000, 8
 # Ray ends its workers by SIGKILL once the driver has ended, and Jupyter's client a kernel that has run all
 # cells and needs longer than five seconds to end. Both fail themselves if a worker dies before that.
 _WORKER_OF_RAY, _KERNEL = "default_worker.py", "ipykernel_launcher"
@@ -246,7 +246,8 @@ class Observations:
     def excerpts(self) -> tuple[tuple[bytes, bytes], ...] | None:
         """Bytes of the parameters that were trained, before and after it; None if none were of torch."""
         known = [each.excerpts for each in self._leaders if each.excerpts is not None]
-        return tuple(pair for some in known for pair in some) if known else None
+        pairs = tuple(pair for some in known for pair in some)
+        return pairs[:: len(pairs) // _MOST_EXCERPTS + 1] if known else None
 
     @property
     def machine(self) -> dict[str, Any]:

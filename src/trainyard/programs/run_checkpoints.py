@@ -433,7 +433,9 @@ class RunCheckpoints:
         is_seen = one.event is not None and one.event.source is Source.OBSERVED
         if self.excerpts is None or is_seen or one.weights:
             return one.weights
-        return relation_of_files(one.paths, self.excerpts)
+        with suppress(OSError):
+            return relation_of_files(one.paths, self.excerpts)
+        return "unknown"
 
     def _warn_once(self, note: str) -> None:
         if (about := note.partition(";")[0]) not in self._told:

@@ -328,7 +328,7 @@ def train(mode, steps=30):
     if mode == "the next fold begins":
         saved = copy.deepcopy(saved)
         net.load_state_dict(kept.state_dict())
-    if mode == "another model":
+    if mode in ("another model", "search of which another state is kept"):
         saved["model"] = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).state_dict()
     if mode == "other shapes":
         saved = torch.nn.Linear(20, 5)
@@ -414,6 +414,7 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "search by the same optimizer": (True, "trained", None, None),
     "search by another optimizer": (True, "trained", None, None),
     "search with a copy": (True, "trained", None, None),
+    "search of which another state is kept": (True, "unknown", None, None),
     "folds": (True, "trained", None, None),
     "other bytes": (True, "trained", None, None),
     "learning rate 0": (False, "", None, None),

@@ -65,7 +65,7 @@ EXCERPT, MOST_EXCERPTS, MOST_SHARED = 16, 8, 1 << 16
 EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
 # A program that reads more files of torch than these before its first step reads data with it; one that
 # loads more states than these into models does not undo a search by them.
-MOST_READS, MOST_STATES, MOST_MODELS = 64, 16, 1000
+MOST_READS, MOST_STATES, MOST_MODELS = 64, 16, 32
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -309,8 +309,9 @@ class Sample:
         self.first = self.numbers_of(parameter)
         middle = parameter.detach().view(-1)[parameter.numel() // 2 :][:EXCERPT]
         self.excerpt = middle.clone()
-        # It shares the memory of the parameter, which the program may give up before its end.
-        self.shared: Any = middle if parameter.numel() <= MOST_SHARED else None
+        # It shares the memory of the parameter, and keeps it; the program may give it up before its end.
+        size = parameter.untyped_storage().nbytes()
+        self.shared: Any = middle if size <= MOST_SHARED * parameter.element_size() else None
 
     def numbers_of(self, tensor: Any) -> Any:
         """Return the numbers of a tensor of this shape at the same places."""
@@ -339,7 +340,7 @@ class Weights:
         self._owners = 0
         self._samples: list[Sample] = []
         self._every: list[Any] = []  # parameters that are trained
-        self._is_all = True  # whether these are all of them, and each could be watched
+        self.is_all = True  # whether these are all of them, and each could be watched
         self._flag: Any = None
         self._copied: Any = None
         self.have_changed: Any = None  # None: not known
@@ -351,8 +352,9 @@ class Weights:
 
         every, self._owners = list(parameters), self._owners + 1
         given = [each for each in every if self._is_plain(each)]
-        self._every += [ref(each) for each in every if each.requires_grad]
-        self._is_all &= is_all and len(given) == len(every) and self._owners <= MOST_OPTIMIZERS
+        # A weak reference keeps torch from swapping a tensor, as `Module.to` does with a DTensor.
+        self._every += [ref(each) for each in given if each.requires_grad]
+        self.is_all &= is_all and len(given) == len(every) and self._owners <= MOST_OPTIMIZERS
         if self._owners > MOST_OPTIMIZERS:
             return
         moving = [each for each in given if each.grad is not None]
@@ -364,6 +366,8 @@ class Weights:
 
     def _is_plain(self, tensor: Any) -> bool:
         torch = self._torch
+        if getattr(torch.__future__, "get_swap_module_params_on_conversion", bool)():
+            return False  # see `watch`
         is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
         is_exact = tensor.dtype in (torch.float32, torch.float64) and tensor.device.type in ("cpu", "cuda")
         return is_known and is_exact and tensor.is_contiguous() and tensor.numel() > 0
@@ -379,12 +383,12 @@ class Weights:
             ):
                 yield sample, sample.numbers_of(parameter)
             else:
-                self._is_all = False
+                self.is_all = False
 
     def have_any(self, parameters: Any) -> bool:
-        """Return whether one of these parameters was trained before."""
+        """Return whether one of these parameters was trained before, or may have been."""
         known = {id(each()) for each in self._every}
-        return any(id(each) in known for each in parameters)
+        return any(id(each) in known or not self._is_plain(each) for each in parameters)
 
     def have_returned(self, parameters: Any) -> bool:
         """Return whether the weights are those from before the first step again, and the steps are undone.
@@ -438,8 +442,8 @@ class Weights:
             return None
         # A program may have freed the memory of its parameters.
         shared = [each for each in self._samples if each.shared is not None and each.shared.untyped_storage()]
-        if any(each.shared.device.type == "cuda" for each in shared):
-            while not self._torch.cuda.current_stream().query():
+        for device in {each.shared.device for each in shared if each.shared.is_cuda}:
+            while not self._torch.cuda.current_stream(device).query():
                 if time.monotonic() >= until:
                     return []
                 time.sleep(0.001)
@@ -457,13 +461,13 @@ class Weights:
         watched = [(each, now) for each, now in current if bool((now != each.first).any())]
         # A program may load what it had copied before the training, as a best state that was never replaced.
         # After a resume these may be the best ones of the run.
-        are_back = not watched and self._is_all and not self.has_read and self.read() is True
+        are_back = not watched and self.is_all and not self.has_read and self.read() is True
         watched = current if are_back else watched
         tensors = self._tensors_in(saved)
         if tensors == [] and self._samples:
             return "none"
         if not watched or not tensors:
-            return "" if tensors == [] or (self._is_all and not watched) else "unknown"
+            return "" if tensors == [] or (self.is_all and not watched) else "unknown"
         by_shape: dict[Any, Any] = {}
         answer, pairs = "", []
         for each in tensors:
@@ -546,7 +550,7 @@ class Weights:
         is_searched = FEWEST_NUMBERS <= size <= MOST_SORTED
         is_known = has_pairs or (is_alone and is_searched and bool(inside))
         is_plain = 2 * of_bytes < size and all(each.requires_grad for each in alive)
-        return "other" if self._is_all and is_far and is_known and is_plain else "unknown"
+        return "other" if self.is_all and is_far and is_known and is_plain else "unknown"
 
     def _have_parts(self, tensors: Any, by_shape: Any, parameters: Any) -> bool:
         """Return whether tensors have the numbers of a parameter, in any order, or near ones."""
@@ -977,11 +981,13 @@ class Observer:
         self._is_loaded = False
         if self._steps_of is not None:
             have_returned = self._weights.have_returned(parameters)
-            is_other = is_new and not self._weights.have_any(parameters)
+            if self._models is not None and len(self._models) >= MOST_MODELS:
+                self._models = None  # as many short ones are no folds
+            is_other = is_new and self._models is not None and not self._weights.have_any(parameters)
             if have_returned and not self._has_saved:
                 self._begin_again()
                 is_new = True
-            elif (have_returned or is_other) and self._models is not None:
+            elif is_other or (have_returned and self._models is not None):
                 self._models.append(self.step)
         if is_new:
             self._weights.watch(parameters)
@@ -994,6 +1000,7 @@ class Observer:
             self._loaded[optimizer] = self._own_steps(optimizer)
         before, self._weights = self._weights, Weights(self._torch)
         self._weights.has_read = before.has_read
+        self._weights.is_all = False  # what is saved may be of the steps before
         self._steps_of.clear()
         self._models = []
         self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
@@ -1321,7 +1328,7 @@ class Observer:
         known.update({"partial": True} if self._is_partial else {})
         excerpts = quietly(self._weights.excerpts)(time.monotonic() + LAST_SECONDS)
         known.update({} if excerpts is None else {"excerpts": excerpts})
-        known.update({"models": self._models[:MOST_MODELS]} if self._models else {})
+        known.update({"models": self._models} if self._models else {})
         self.report("exit", **({"code": self._code} if self._code else {}), **known, **self._place())
 
 
