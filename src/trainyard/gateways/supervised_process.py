@@ -311,8 +311,9 @@ def _pass_output_on(
         poll = select.poll()
         poll.register(stream, select.POLLIN)
         while chunk:
+            was_over = over.is_set()  # what was printed while this thread waited is read, too
             is_last = late.is_set() or not poll.poll(_SILENCE_MILLISECONDS)
-            if is_last and not over.is_set():
+            if is_last and not was_over:
                 continue
             chunk = b"" if is_last else os.read(stream.fileno(), _CHUNK)
             pending += chunk

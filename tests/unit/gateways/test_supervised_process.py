@@ -1,5 +1,6 @@
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -124,6 +125,31 @@ def test_output_comes_with_the_time_at_which_it_was_written(supervisor: Supervis
 
 
 @pytest.mark.process
+def test_what_is_printed_while_the_reader_gets_no_processor_is_read(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found silence, and goes on after the program has printed and ended."""
+    wait, is_late = select.poll, threading.Event()
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = wait()
+            self.register = self._poll.register
+
+        def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+            if is_late.is_set():
+                return self._poll.poll(milliseconds)
+            is_late.set()
+            for runs in (False, True):  # until the thread that polls has come, and has gone with the program
+                while any("_poll" in each.name for each in threading.enumerate()) is runs:
+                    time.sleep(0.01)
+            return []
+
+    monkeypatch.setattr(select, "poll", Poll)
+    assert supervisor.python("print('the last row')", poll_seconds=0.01) == ProgramExit(0)
+    assert supervisor.output == ["the last row\n"]
+
+
 def test_a_signal_reaches_the_complete_group(supervisor: Supervisor) -> None:
     # The launcher dies of the signal at once, as `accelerate launch` does; its worker saves.
     launcher = (
