@@ -1,5 +1,6 @@
 import contextlib
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -129,25 +130,25 @@ def test_what_is_printed_while_the_reader_gets_no_processor_is_read(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has found silence, and goes on after the program has printed and ended."""
-    wait, is_late = select.poll, threading.Event()
+    wait, pollers = select.poll, queue.SimpleQueue[threading.Thread]()
 
     class Poll:
         def __init__(self) -> None:
-            self._poll = wait()
+            self._poll, self._is_late = wait(), False
             self.register = self._poll.register
 
         def poll(self, milliseconds: int) -> list[tuple[int, int]]:
-            if is_late.is_set():
+            if self._is_late:
                 return self._poll.poll(milliseconds)
-            is_late.set()
-            for runs in (False, True):  # until the thread that polls has come, and has gone with the program
-                while any("_poll" in each.name for each in threading.enumerate()) is runs:
-                    time.sleep(0.01)
+            self._is_late, poller = True, pollers.get()
+            (supervisor.folder / "silent").touch()
+            poller.join()  # it ends with the program
             return []
 
     monkeypatch.setattr(select, "poll", Poll)
-    assert supervisor.python("print('the last row')", poll_seconds=0.01) == ProgramExit(0)
-    assert supervisor.output == ["the last row\n"]
+    code = "import os, time\nwhile not os.path.exists('silent'): time.sleep(0.01)\nprint('the last row')"
+    ended = supervisor.python(code, poll_seconds=0.01, poll=lambda: pollers.put(threading.current_thread()))
+    assert (ended, supervisor.output) == (ProgramExit(0), ["the last row\n"])
 
 
 def test_a_signal_reaches_the_complete_group(supervisor: Supervisor) -> None:
