@@ -211,7 +211,7 @@ def lint(
     """Lint a Dockerfile as the build in AWS does, and return the exit code; what it prints goes to stderr."""
     name, _, _ = find_dockerfile(args.context, dockerfile)
     words = [f"{name}={value}" for name, value in build_args.items()]
-    given = LintRequest(args.context / name, context=args.context, build_args=words)
+    given = LintRequest(args.context / name, context=args.context, target=args.target, build_args=words)
     with contextlib.redirect_stdout(sys.stderr):
         return lint_dockerfile(given, fixes=fixes, dry_run=args.dry_run)
 

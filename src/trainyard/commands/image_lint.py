@@ -42,6 +42,7 @@ from trainyard.image.conflict.container_rules import judge_versions
 from trainyard.image.conflict.declared_versions import declare, unknown_facts
 from trainyard.image.context.dockerfile import is_stated, parse_dockerfile
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
+from trainyard.image.context.install_commands import installs_of
 from trainyard.image.version_facts import old_tables, version, version_text
 from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance, plain_type
@@ -62,6 +63,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add_option(parser, "--dockerfile", "FILE", "file to check", type=arguments.path, required=True)
     context = "the folder that it is built from; default: . if the file is below it, else its own folder"
     add_option(parser, "--context", "FOLDER", context, type=arguments.path)
+    add_option(parser, "--target", "STAGE", "default: the last one", default="")
     add_option(parser, "--instance-type", "TYPE", "the instance type that it will run on", default="")
     add_option(parser, "--driver", "VERSION", "version of the NVIDIA driver on the machine", type=driver)
     add_option(parser, "--build-arg", "NAME=VALUE", "an ARG; may be repeated", action="append", default=[])
@@ -80,7 +82,8 @@ def driver(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    known = {name: getattr(args, name) for name in ("dockerfile", "context", "instance_type", "index")}
+    names = ("dockerfile", "context", "target", "instance_type", "index")
+    known = {name: getattr(args, name) for name in names}
     request = LintRequest(**known, driver=args.driver or "", build_args=args.build_arg)
     return lint_dockerfile(request, fixes=args.fix, dry_run=args.dry_run, as_json=args.json)
 
@@ -92,6 +95,7 @@ class LintRequest:
     dockerfile: Path
     context: Path | None = None
     """The folder that it is built from; None: the working directory, or the Dockerfile's own folder."""
+    target: str = ""
     instance_type: str = ""
     driver: str = ""
     """Version of the NVIDIA driver on the machine."""
@@ -147,7 +151,7 @@ class Linter:
         name = str(self.request.dockerfile)
         given = parse_build_args(self.request.build_args, parse_dockerfile(text, name).arguments)
         declared = declare(
-            parse_dockerfile(text, name, given),
+            parse_dockerfile(text, name, given).until(self.request.target),
             name,
             self.read_first,
             resolver=None if self.reason else self.resolve,
@@ -218,13 +222,17 @@ def record_of(
     difference: str,
 ) -> dict[str, Any]:
     proposed, reason = choose_base(declared, efa=bool(efa))
+    stages, used = declared.parsed.stages, {*declared.bases}
+    runs = (one for one in declared.parsed.instructions if one.name == "RUN" and one.stage not in used)
+    unused = dict.fromkeys(stages[one.stage].name for one in runs if installs_of(one.filled))
+    words = f"stages that the last one does not use ({', '.join(unused)}): --target STAGE checks one"
     for table in old_tables(date.today()):
         _logger.warning("facts about %s are old: newer releases are not judged; update Trainyard", table)
     return {
         "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "read": {"instructions": len(declared.parsed.instructions), "installs": len(declared.steps)},
         "declared": declared_record(declared),
-        "unknown": unknown_facts(declared),
+        "unknown": unknown_facts(declared) + ([words] if unused else []),
         "not_checked": list(unchecked),
         "findings": [finding_record(finding) for finding in findings],
         "base": {"found": declared.base.image, "proposed": proposed, "reason": reason},

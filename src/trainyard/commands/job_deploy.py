@@ -114,18 +114,9 @@ REPEATED: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     ("--accept", arguments.text, "NAME", "ignore this check or part of the proof; may be repeated"),
 )
 OF_A_MANIFEST = (
-    *(
-        "num_nodes",
-        "gpu_per_node",
-        "kind",
-        "tolerate",
-        "instance_type",
-        "image_uri",
-        "checkpoint_path",
-        "queue",
-    ),
-    *("volume", "priority_class", "secret", "recipe", "hf_token_secret", "ray_cluster", "env", "program_set"),
-    "nproc_per_node",
+    *("num_nodes", "gpu_per_node", "kind", "tolerate", "instance_type", "image_uri", "checkpoint_path"),
+    *("queue", "volume", "priority_class", "secret", "recipe", "hf_token_secret", "ray_cluster", "env"),
+    *("program_set", "nproc_per_node"),
 )
 """Options for values that a manifest has itself."""
 SWITCHES = (
@@ -308,7 +299,7 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     sent, plan = wrap_manifest(args, written, job) if args.prove else (written, job)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
-    findings = lint_objects("the manifest", [written.job], variable_scope(plan))
+    findings = lint_objects("the manifest", [written.job, *written.others], variable_scope(plan))
     log_findings(found for found in findings if found.subject != "image")  # `warnings_of` has it
     manifests = sent.add_record(plan)
     if api is None or args.dry_run:

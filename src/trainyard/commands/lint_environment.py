@@ -12,19 +12,30 @@ Example:    trainyard lint-environment docker/fsdp/Dockerfile job.yaml --instanc
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 
 from trainyard.command import arguments, output
 from trainyard.command.parser import add_option, script_parser
 from trainyard.errors import ConfigError, DamagedFileError, ExitCode
 from trainyard.gateways.github import Level, annotate
+from trainyard.image.context.dockerfile import pairs_of, parse_dockerfile
 from trainyard.plan.environment.environment_lint import lint, lint_record
-from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.settings_reading import (
+    EnvironmentFile,
+    Setting,
+    SettingGroup,
+    first_line,
+    read_environment_file,
+)
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Finding, Severity, finding_lines
 from trainyard.plan.instances import find_instance
 from trainyard.report.facts.quantities import format_count
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
+
+_FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -41,10 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     efa, gpus = (instance.efa, instance.gpus) if instance else (None, None)
     place = VariableScope(instance=instance, nodes=args.num_nodes, efa=efa, gpus=gpus)
     try:
-        files = [
-            read_environment_file(str(path), read_text(path, most=MOST_YAML_BYTES), place)
-            for path in args.files
-        ]
+        files = [read_file(str(path), read_text(path, most=MOST_YAML_BYTES), place) for path in args.files]
     except (FileNotFoundError, DamagedFileError) as error:
         raise ConfigError(str(error)) from None
     findings = lint(files)
@@ -56,6 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         level = Level.ERROR if finding.severity is Severity.ERROR else Level.WARNING
         annotate(level, f"{finding.subject}: {finding.evidence}", title=f"{finding.file}:{finding.line}")
     return ExitCode.NO if bad else ExitCode.DONE
+
+
+def read_file(name: str, text: str, place: VariableScope) -> EnvironmentFile:
+    """Return the settings of a file; what a template of a Dockerfile fills in is a variable. ConfigError."""
+    if not _FROM.fullmatch(first_line(text)):
+        return read_environment_file(name, text, place)
+    plain = _TEMPLATE.sub(lambda found: "$filled" if found[0].startswith("{{") else "", text)
+    lines = [one for one in parse_dockerfile(plain, name).instructions if one.name == "ENV"]
+    settings = (
+        Setting(*pair, one.line, is_baked=True) for one in lines for pair in pairs_of(one.text).items()
+    )
+    return EnvironmentFile(name, (SettingGroup("", tuple(settings), place),))
 
 
 def lines_of(findings: Sequence[Finding], read: Mapping[str, int]) -> list[str]:

@@ -71,9 +71,9 @@ def _table() -> _Table:
 _PLACEHOLDER = re.compile(rb"(?i)example|placeholder|redacted|your[_-]|x{6}|0{8}|\*{4}|\.{3}")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BEFORE_TOKENS = frozenset(("AUTH", "ACCESS", "API", "BEARER"))
-# Nothing, a switch, or the path of a file that holds the secret.
+# Nothing, a switch, a place to fill in, or the path of a file that holds the secret.
 _NO_SECRET_VALUE = re.compile(
-    r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01]|(?:~/[\w.-]+|(?:/[\w.-]+){2})(?:/[\w.-]+)*/?)?\s*"
+    r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01]|<[^<>]*>|\w*placeholder\w*|(?:~/[\w.-]+|(?:/[\w.-]+){2})(?:/[\w.-]+)*/?)?\s*"
 )
 # $NAME in capitals, ${NAME…}, ${{ secrets.NAME }}, $(NAME) of Kubernetes, $(command) of a shell.
 _REFERENCE = re.compile(
@@ -150,8 +150,8 @@ def is_secret_name(name: str) -> bool:
 def secret_kind(name: str, value: str) -> str | None:
     """Return the kind of secret that a variable holds, by its value or else by its name.
 
-    None for an empty value, for a reference such as $TOKEN or ${TOKEN}, for the path of a file, and for yes
-    or no. `$uper9` is a password where nothing fills in variables, as in an env file.
+    None for an empty value, a reference such as $TOKEN or ${TOKEN}, <a place to fill in>, the path of a file,
+    and yes or no. `$uper9` is a password where nothing fills in variables, as in an env file.
     """
     if kind := secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
         return kind

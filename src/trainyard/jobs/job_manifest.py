@@ -23,6 +23,7 @@ from trainyard.jobs.job_spec import JobSpec, PodResources, Program, SecretVariab
 from trainyard.jobs.kinds import EVERY_KIND, ray_cluster
 from trainyard.jobs.pod_template import INSTANCE_TYPE
 from trainyard.jobs.state.reading import claims_of, field_of, name_of, read_labels
+from trainyard.plan.environment.settings_reading import pod_groups
 from trainyard.plan.instances import EFA, GPU
 
 Json = dict[str, Any]
@@ -30,7 +31,6 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 _PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _NOT_FILLED_IN = re.compile(r"[<>${}\s]")
 _MIB = 1000 * 2**20
-_COUNTS = ("replicas", "parallelism", "completions")
 _DEFAULT_GRACE = 30
 """Kubernetes' grace period in seconds."""
 
@@ -72,7 +72,7 @@ class JobManifest:
             return self._trainer_pods(find_runtime)
         groups = [
             TrainingPods(count, template, training_container(template, self.kind))
-            for count, template in pod_groups(self.job.get("spec"))
+            for count, template in pod_groups(self.job.get("spec"), pod_count)
         ]
         if not groups:
             raise ConfigError(f"{self.title}: it has no template of pods with containers. Nothing was sent.")
@@ -86,7 +86,7 @@ class JobManifest:
         kind, name = str(reference.get("kind") or "ClusterTrainingRuntime"), reference.get("name")
         own = next((o for o in self.others if (o.get("kind"), name_of(o)) == (kind, name)), None)
         runtime = own or find_runtime({"kind": kind, "name": name}) or {}
-        templates = [template for _, template in pod_groups(runtime.get("spec"))]
+        templates = [template for _, template in pod_groups(runtime.get("spec"), pod_count)]
         trains = self.kind.container
         named = (t for t in templates if training_container(t, self.kind).get("name") == trains)
         template = deepcopy(next(named, {"spec": {"containers": [{"name": trains}]}}))
@@ -96,7 +96,7 @@ class JobManifest:
             container["resources"] = resources
         container["env"] = [*(container.get("env") or ()), *(trainer.get("env") or ())]
         nodes = trainer.get("numNodes") or field_of(runtime, "spec", "mlPolicy", "numNodes")
-        return TrainingPods(_whole("numNodes", nodes), template, container, bool(templates), own is None)
+        return TrainingPods(pod_count("numNodes", nodes), template, container, bool(templates), own is None)
 
     @property
     def title(self) -> str:
@@ -233,23 +233,6 @@ def _title_of(body: Json) -> str:
     return f"{body['kind']} {name} ({body['apiVersion']})"
 
 
-def pod_groups(value: Any) -> Iterator[tuple[int, Json]]:
-    """Yield the number and the template of each group of pods below `value`.
-
-    A RayJob's `submitterPodTemplate` is not one of them.
-    """
-    if isinstance(value, list):
-        for entry in value:
-            yield from pod_groups(entry)
-    elif isinstance(value, dict):
-        template = value.get("template")
-        if isinstance(template, dict) and isinstance(field_of(template, "spec", "containers"), list):
-            key = next((key for key in _COUNTS if value.get(key) is not None), "replicas")
-            yield _whole(key, value.get(key)), template
-        for entry in value.values():
-            yield from pod_groups(entry)
-
-
 def training_container(template: Json, kind: JobKind) -> Json:
     """Return the container that trains: that of the kind's name, else the first."""
     containers: list[Json] = field_of(template, "spec", "containers") or [{}]
@@ -261,7 +244,7 @@ def container_command(container: Json) -> tuple[str, ...]:
     return tuple(map(str, (*(container.get("command") or ()), *(container.get("args") or ()))))
 
 
-def _whole(key: str, value: object) -> int:
+def pod_count(key: str, value: object) -> int:
     """Return a number of pods; 1 if none is written. Raises ConfigError for anything else."""
     if value is None:
         return 1
@@ -282,7 +265,7 @@ def _amount(container: Json, resource: str, *, scale: int = 1000) -> int:
 
 def _template_error(what: str) -> ConfigError:
     return ConfigError(
-        f"--manifest: {what}. A template is filled in first: envsubst < FILE | trainyard job deploy "
+        f"--manifest: {what}. Fill it in first, a template by: envsubst < FILE | trainyard job deploy "
         "--manifest -. Nothing was sent."
     )
 

@@ -17,11 +17,12 @@ from typing import Any
 from trainyard.config.schema import Config
 from trainyard.config.yaml_reader import parse_documents
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_manifest import JobManifest, container_command, pod_groups, training_container
+from trainyard.jobs.job_manifest import JobManifest, container_command, pod_count, training_container
 from trainyard.jobs.job_spec import FILES_DIRECTORY, JobSpec, Program
 from trainyard.jobs.kinds.ray_cluster import PLAIN
 from trainyard.jobs.pod_template import container_environment, container_security
 from trainyard.jobs.recipes import any_program
+from trainyard.plan.environment.settings_reading import pod_groups
 
 Json = dict[str, Any]
 TOOLS = "/opt/trainyard"
@@ -57,7 +58,7 @@ class JobWrapper:
         elif kind.needs_runtime:
             program = self._wrap_container(job["spec"].setdefault("trainer", {}), "spec.trainer")
         else:
-            for _, template in pod_groups(job["spec"]):
+            for _, template in pod_groups(job["spec"], pod_count):
                 container = training_container(template, kind)
                 program = self._wrap_container(container, f"container {container.get('name')}")
                 if self.image:

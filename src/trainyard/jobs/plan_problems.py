@@ -1,7 +1,7 @@
 """Find every problem of a job that can be known before it is sent, not only the first one.
 
-The job is linted as it would be sent, with the variables that its program gets. The findings about devices
-and the image are left out, because the plan judges these itself, with the facts of the cluster's nodes.
+The job is linted as it would be sent, with the variables that its program gets. The findings about devices,
+secrets and the image are left out, because the plan judges these itself, with the facts of the cluster.
 
 Fields of `cluster.pod.template` that the plan sets itself are problems too: a fragment that changed them
 would contradict what preflight, price and proof are based on.
@@ -23,6 +23,7 @@ from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE, SHARED_MEMORY
 from trainyard.jobs.recipes import trainyard_trainer
 from trainyard.plan.environment.environment_lint import lint_objects
+from trainyard.plan.environment.job_manifest_rules import PLAIN_SECRET
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU, NodeRoom, find_instance, instance_called
@@ -33,7 +34,7 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
-_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
+_JUDGED_BY_THE_PLAN = (GPU, EFA, "image", PLAIN_SECRET.evidence)
 _OF_NODES = [
     (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
 ]
@@ -248,7 +249,7 @@ def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place)
-    return [finding for finding in found if finding.subject not in _JUDGED_BY_THE_PLAN]
+    return [one for one in found if not {one.subject, one.evidence} & {*_JUDGED_BY_THE_PLAN}]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:

@@ -151,3 +151,8 @@ def test_a_base_without_a_value_stays_as_written() -> None:
             assert "$" in final_base(parse_dockerfile(f"{declares}{line}\n", "D"))
             given = parse_dockerfile(f"{declares}{line}\n", "D", {"BASE": "a:1", "X": "2"})
             assert final_base(given) == filled or not declares
+
+
+def test_a_target_is_the_last_stage_of_a_build() -> None:
+    parsed = parse_dockerfile("FROM a AS x\nRUN p\nFROM scratch AS y\nRUN q\n", "D").until("X")
+    assert (len(parsed.stages), [line.text for line in parsed.instructions]) == (1, ["a AS x", "p"])

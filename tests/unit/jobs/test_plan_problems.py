@@ -14,6 +14,7 @@ from tests.cases import each_case
 from tests.unit.jobs.plans import EACH_SHAPE, config, containers, instance_for, objects, plan, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_plan
 
+from trainyard.commands.lint_environment import read_file
 from trainyard.config.yaml_reader import dump_documents
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job, warnings_of
@@ -21,7 +22,6 @@ from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.plan_problems import job_findings
 from trainyard.plan.environment.environment_lint import lint
-from trainyard.plan.environment.settings_reading import read_environment_file
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.finding import Severity
 from trainyard.plan.instances import NodeRoom, room_of_type
@@ -306,6 +306,6 @@ def test_a_plan_reports_what_the_linter_reports_of_its_printed_manifest(kind: st
         place = {"kind": kind, "nodes": nodes, "instance_type": instance_for(kind, instance)}
         there = plan(**place, environment=given)
         text = dump_documents(objects(there))
-        printed = lint([read_environment_file("job.yaml", text, VariableScope())])
+        printed = lint([read_file("job.yaml", text, VariableScope())])
         told = {(found.subject, found.severity, found.evidence) for found in job_findings(there)}
         assert told == {(found.subject, found.severity, found.evidence) for found in printed}

@@ -8,9 +8,11 @@ import pytest
 import yaml
 from tests.cases import each_case
 
+from trainyard.commands.lint_environment import read_file
 from trainyard.errors import ConfigError
 from trainyard.plan.environment.environment_lint import lint
-from trainyard.plan.environment.settings_reading import read_environment_file
+from trainyard.plan.environment.located_yaml import locate_objects
+from trainyard.plan.environment.settings_reading import nodes_of
 from trainyard.plan.environment.variable_rules import (
     RENAMED,
     VariableScope,
@@ -41,6 +43,9 @@ JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("FI_EFA_USE_DEVICE_RDMA", "0", RDMA, E),
     ("FI_EFA_USE_DEVICE_RDMA", "0", PLAIN_EFA, None),
     ("FI_EFA_USE_DEVICE_RDMA", "0", NOWHERE, W),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", VariableScope(efa=16), None),
+    ("FI_EFA_USE_DEVICE_RDMA", "1", VariableScope(efa=4, gpus=8), W),
+    ("NCCL_DEBUG", "${NCCL_DEBUG:-INFO}", RDMA, None),
     ("NCCL_PROTO", "simple", RDMA, W),
     ("NCCL_PROTO", "simple", PLAIN_EFA, None),
     ("NCCL_PROTO", "LL", PLAIN_EFA, W),
@@ -149,7 +154,7 @@ spec:
 
 
 def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) -> list[Finding]:
-    return lint([read_environment_file(name, text, where)])
+    return lint([read_file(name, text, where)])
 
 
 def test_a_manifest_that_is_right_has_no_findings() -> None:
@@ -178,7 +183,15 @@ CHANGES: list[tuple[str, str, Severity, str, str]] = [
         "volumes: [{name: c, hostPath: {path: /mnt/k8s-disks/0/checkpoints}}]\n          containers:",
         *(W, "volume c", "a disk of one node"),
     ),
-    ("replicas: 3", "replicas: 0", E, "Worker replicas", "refuses a role without pods"),
+    ("replicas: 3", "replicas: 0", E, "Worker replicas", "no pods"),
+    ("replicas: 1", "replicas: 2", E, "Master replicas", "one pod"),
+    (
+        "image: a/b:1",
+        f"image: a/b:1\n              args: [--token, hf_{'aB3' * 12}]",
+        E,
+        "args",
+        "in plain text",
+    ),
     (
         "containers:",
         "volumes: [{name: ib, hostPath: {path: /dev/infiniband}}]\n          containers:",
@@ -230,36 +243,54 @@ def test_each_fault_in_a_manifest_is_found_with_its_line(
     assert "PyTorchJob train" in found[0].area
 
 
+def test_workers_alone_need_an_address() -> None:
+    """The operator gives one for a Master or elasticPolicy only (training-operator 1.9, `envvar.go`)."""
+    alone = MANIFEST.replace("Master:", "Lead:").replace(
+        "a/b:1", "a/b:1\n              args: [torchrun, a.py]"
+    )
+    elastic = alone.replace("  runPolicy", "  elasticPolicy: {rdzvBackend: c10d}\n  runPolicy")
+    for text, lacks in ((alone, True), (elastic, False), (alone.replace("a.py", "--rdzv-endpoint=a"), False)):
+        assert any("gets no address" in f.evidence for f in findings(text)) == lacks, text
+
+
+def test_variables_and_memory_that_an_operator_gives_are_not_missed() -> None:
+    """mpirun starts processes with variables of its own, and KubeRay mounts a /dev/shm."""
+    bare = MANIFEST.replace("NCCL_DEBUG", "A").replace("mountPath: /dev/shm", "mountPath: /data")
+    for kind, missed in (("RayCluster", {"NCCL_DEBUG"}), ("MPIJob", {"/dev/shm"})):
+        found = {finding.subject for finding in findings(bare.replace("PyTorchJob", kind))}
+        assert found & {"NCCL_DEBUG", "/dev/shm"} == missed, kind
+
+
+def test_the_pods_that_train_are_counted() -> None:
+    gpu = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 8}}}]}}
+    cpu: dict[str, Any] = {"spec": {"containers": [{}]}}
+    for spec, nodes in (
+        ({"replicatedJobs": [{"replicas": 2, "template": {"spec": {"parallelism": 3, "template": gpu}}}]}, 6),
+        ({"head": {"template": cpu}, "workers": [{"replicas": 1, "template": gpu}]}, 1),
+        ({"workers": [{"replicas": 2, "numOfHosts": 4, "template": gpu}]}, 8),
+        ({"completions": 4, "template": gpu}, 1),
+    ):
+        assert nodes_of(locate_objects([{"kind": "Job", "spec": spec}])[0]) == nodes, spec
+
+
 def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PASSWORD"):
         (found,) = findings(f"{name}=hf_abcdef\n", ".env")
         assert found.severity is E
         assert "hf_abcdef" not in str(found)
-    for line in ("HF_TOKEN=", "HF_TOKEN=$TOKEN", "TOKENIZERS_PARALLELISM=false", "HF_TOKEN_PATH=/a"):
+    for line in (
+        "HF_TOKEN=",
+        "HF_TOKEN=$TOKEN",
+        "HF_TOKEN=<HF_token>",
+        "HF_TOKEN=PLACEHOLDER_HF_TOKEN",
+        "TOKENIZERS_PARALLELISM=false",
+        "HF_TOKEN_PATH=/a",
+    ):
         assert findings(line, ".env") == []
     assert [f.severity for f in findings("PASSWORD=$uper9\n", ".env")] == [E]
     for value in ("$HF_TOKEN", "${HF_TOKEN:-}", "$uper9"):
         assert [f.severity for f in findings(f"FROM a\nENV HF_TOKEN={value}\n", "Dockerfile")] == [E]
     assert findings("FROM a\nENV HF_TOKEN=/run/secrets/hf\n", "Dockerfile") == []
-
-
-DOCKERFILE = """# syntax
-FROM a:1
-ENV NCCL_DEBUG=INFO \\
-    # a comment
-    NCCL_PROTO="simple" NCCL_ALGO=Ring
-ENV FI_EFA_MTU_SIZE 8192
-RUN echo ENV=1
-"""
-
-
-def test_a_dockerfile_is_read_as_docker_reads_it() -> None:
-    found = findings(DOCKERFILE, "docker/verl.Dockerfile")
-    assert [(f.subject, f.value, f.line) for f in found] == [
-        ("NCCL_PROTO", "simple", 3),
-        ("NCCL_ALGO", "Ring", 3),
-        ("FI_EFA_MTU_SIZE", "8192", 6),
-    ]
 
 
 def test_a_file_of_assignments_is_read() -> None:
@@ -338,12 +369,12 @@ def test_the_content_of_a_file_decides_how_it_is_read() -> None:
     wrong = []
     for name in NAMES:
         for content, (text, expected) in CONTENTS.items():
-            read = read_environment_file(name, text, NOWHERE)
+            read = read_file(name, text, NOWHERE)
             found = tuple(setting.name for group in read.groups for setting in group.settings)
             wrong += [] if found == expected else [f"{content} in {name}: {found}"]
         for content, text in NOT_UNDERSTOOD.items():
             try:
-                read_environment_file(name, text, NOWHERE)
+                read_file(name, text, NOWHERE)
                 wrong.append(f"{content} in {name} was taken for something")
             except ConfigError as error:
                 wrong += [] if name in str(error) else [str(error)]

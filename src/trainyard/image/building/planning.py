@@ -61,10 +61,7 @@ def plan_build(
     if in_dockerfile := secret_by_content(text.encode()):  # it may be outside the context, or ignored
         found[name] = in_dockerfile
     refuse_secrets(found, where=str(context))
-    parsed = parse_dockerfile(text, str(dockerfile), given)
-    if target and target.lower() not in {stage.name for stage in parsed.stages}:
-        names = ", ".join(stage.name for stage in parsed.stages if stage.name) or "none has a name"
-        raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
+    parsed = parse_dockerfile(text, str(dockerfile), given).until(target)
     _require_sources(parsed, [one.name for one in chosen], context)
     inputs = {"dockerfile": text, "platform": platform, "target": target}
     inputs |= {f"arg {key}": value for key, value in given.items()}

@@ -116,19 +116,14 @@ def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
 def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
     judged = row_of("rules", rule="environment")["variables"]
+    # Fork safety is right over InfiniBand, and wrong only with EFA.
+    kind = ERROR if machine.efa or (machine.efa is None and declared.has_efa) else WARNING
+    fork_safety = Finding("", kind, "it conflicts with the EFA provider", "remove it")
     for one in declared.variables:
-        severity, reason, fix = Severity.INFO, "", "remove it"
-        if one.name == "RDMAV_FORK_SAFE":
-            # It is right over InfiniBand, and wrong only with EFA.
-            uses_efa = machine.efa or (machine.efa is None and declared.has_efa)
-            severity, reason = ERROR if uses_efa else WARNING, "it conflicts with the EFA provider"
-        elif one.name in judged and (found := judge_variable(one.name, one.value, place)):
-            severity, reason, fix = found.severity, found.evidence, found.fix
-        if severity is not Severity.INFO:
-            value = one.value
-            yield answer(
-                "environment", one, severity=severity, name=one.name, value=value, reason=reason, remedy=fix
-            )
+        found = judge_variable(one.name, one.value, place) if one.name in judged else None
+        if found := fork_safety if one.name == "RDMAV_FORK_SAFE" else found:
+            words = {"name": one.name, "value": one.value, "reason": found.evidence, "remedy": found.fix}
+            yield answer("environment", one, severity=found.severity, edit=None, **words)
 
 
 def _unpinned(declared: DeclaredVersions, _: TargetMachine) -> Iterator[Finding]:

@@ -120,12 +120,12 @@ def _indexes(named: Sequence[Install], variables: Mapping[str, str]) -> tuple[st
 
 
 def _index_variables(parsed: Dockerfile, here: Instruction) -> dict[str, str]:
-    """Return the variables that name indexes to pip and uv at an instruction; `$` is an unknown index."""
+    """Return the variables that name indexes to pip and uv at an instruction; `$NAME` is an unknown one."""
     names = (*fact("commands", "main_indexes"), *fact("commands", "other_indexes"))
     found = {name: here.values[name] for name in names if here.values.get(name)}
     for line in (line for line in parsed.lineage(here.stage) if line.line <= here.line):
         declared = line.text.partition("=")[0].split() if line.name == "ARG" else ()
-        found |= {name: "$" for name in declared if name in names and not line.values.get(name)}
+        found |= {name: f"${name}" for name in declared if name in names and not line.values.get(name)}
         if _OTHER_INDEX.search(line.filled):
-            found["PIP_CONFIG_FILE"] = "$"
+            found["PIP_CONFIG_FILE"] = "$PIP_CONFIG_FILE"
     return found

@@ -93,6 +93,7 @@ def request_of(
     if base.torch or base.kind in ("pytorch", "ngc", "dlc", "rocm"):  # they hold these packages
         pinned = {one.name for one in step.stated if one.pin}
         dropped |= OF_TORCH - {*installed, *pinned, *(["torch"] if base.torch else [])}
+    pythons = [version_text(base.python)] if len(base.python) > 1 else [python or _PYTHONS[0], *_PYTHONS]
     # An upgrade changes the named packages; others only where a new version of these requires it.
     kept = [one for one in installed.values() if not (step.install.upgrades and one.name in names)]
     return ResolverRequest(
@@ -101,9 +102,7 @@ def request_of(
         frozenset(dropped),
         tuple((one.name, one.text.partition("+")[0]) for one in kept),
         (*platform_flags(base, machine), *([] if step.install.with_dependencies else ["--no-deps"])),
-        (version_text(base.python),)
-        if len(base.python) > 1
-        else tuple(dict.fromkeys((python or _PYTHONS[0], *_PYTHONS))),
+        tuple(dict.fromkeys(pythons)),
     )
 
 

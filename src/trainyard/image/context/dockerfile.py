@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainyard.errors import ConfigError
 from trainyard.image.version_facts import fact
@@ -92,6 +92,15 @@ class Dockerfile:
     def unpinned(self) -> tuple[Stage, ...]:
         """The base images that are not pinned by a digest."""
         return tuple(stage for stage in self.bases if "@sha256:" not in stage.image)
+
+    def until(self, target: str) -> "Dockerfile":
+        """Return the file up to the stage that is called `target`, or all of it for an empty name."""
+        stage = _stage_of(target, self.stages) if target else self.stages[-1]
+        if stage is None:
+            names = ", ".join(stage.name for stage in self.stages if stage.name) or "none has a name"
+            raise ConfigError(f"--target {target}: the Dockerfile has no such stage ({names})")
+        lines = tuple(line for line in self.instructions if line.stage <= stage.number)
+        return replace(self, instructions=lines, stages=self.stages[: stage.number + 1])
 
     def ancestors(self, number: int) -> tuple[Stage, ...]:
         """Return the stages that a stage is built on, the first one first, and the stage itself."""

@@ -9,22 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from trainyard.config.secret_forms import baked_secret_kind, secret_kind
-from trainyard.plan.environment.job_manifest_rules import judge_manifest
-from trainyard.plan.environment.settings_reading import (
-    EnvironmentFile,
-    SettingGroup,
-    read_environment_objects,
-)
+from trainyard.plan.environment.job_manifest_rules import PLAIN_SECRET, judge_manifest
+from trainyard.plan.environment.located_yaml import locate_objects
+from trainyard.plan.environment.settings_reading import EnvironmentFile, SettingGroup, manifest_groups
 from trainyard.plan.environment.variable_rules import VariableScope, judge_variable, missing_variables
 from trainyard.plan.finding import Finding, Severity
 
 _BY_OPERATORS = re.compile(r"PET_\w+|MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE|NODE_RANK|LOCAL_RANK")
 _JOBS = ("PyTorchJob", "TrainJob", "HyperPodPyTorchJob")
 _LONGEST_VALUE = 60
-_PLAIN_SECRET = Finding.error(
-    "a secret in plain text: everyone who can read the file, the image or the object can use it",
-    "store it in a Secret, refer to that with valueFrom.secretKeyRef, and replace the exposed value",
-)
 
 
 def lint_record(finding: Finding) -> dict[str, Any]:
@@ -42,7 +35,8 @@ def lint(files: Iterable[EnvironmentFile]) -> list[Finding]:
 
 def lint_objects(name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope) -> list[Finding]:
     """Return the findings of Kubernetes objects."""
-    return lint([read_environment_objects(name, objects, given)])
+    documents = locate_objects(objects)
+    return lint([EnvironmentFile(name, tuple(manifest_groups(documents, given)), tuple(documents))])
 
 
 def _of_file(file: EnvironmentFile) -> Iterator[Finding]:
@@ -64,7 +58,7 @@ def _of_group(name: str, group: SettingGroup) -> Iterator[Finding]:
             continue
         secret = (baked_secret_kind if setting.is_baked else secret_kind)(setting.name, setting.value)
         judgement = (
-            (_PLAIN_SECRET if secret else None)
+            (PLAIN_SECRET if secret else None)
             or _by_operator(setting.name, group)
             or judge_variable(setting.name, setting.value, group.place)
         )

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from trainyard.plan.environment.located_yaml import LocatedMapping, Text
+from trainyard.config.secret_forms import secret_value_kind
+from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
 from trainyard.plan.environment.settings_reading import instance_of, nodes_of, pod_specs
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU
@@ -24,24 +25,31 @@ _SAVED_IN = re.compile(
     r"[= ]['\"]?(\.{0,2}/[^\s'\"]*|\.)"
 )
 """An option that names the folder of checkpoints, and its value: a path."""
+_RENDEZVOUS = re.compile(r"(?i)rdzv|master_addr|standalone")
+PLAIN_SECRET = Finding.error(
+    "a secret in plain text: everyone who can read the file, the image or the object can use it",
+    "store it in a Secret, refer to that with valueFrom.secretKeyRef, and replace the exposed value",
+)
 _MOVING = ("latest", "main", "master", "nightly", "edge", "dev")
 
 
 def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
     """Yield judgements about a document that describes pods; none about any other document."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
-    pods = list(pod_specs(document))
-    if not pods:
-        return
-    several = (nodes_of(document) or 1) > 1
+    kind, pods, several = document.text("kind"), list(pod_specs(document)), (nodes_of(document) or 1) > 1
     found = [*map(_volumes, pods)]
-    if document.text("kind") == "PyTorchJob":
-        found.append(_pytorch_job(document))
+    if kind not in ("Secret", "ConfigMap"):
+        found.append(_secrets(document))
+    if kind == "PyTorchJob":
+        found.append(_pytorch_job(document, several=several))
     yield from (replace(each, area=title) for rule in found for each in rule)
     for pod in pods:
         for container in pod.items_of("containers"):
             where = f"{title}, container {container.text('name')}"
-            yield from (replace(each, area=where) for each in _container(container, pod, several=several))
+            for each in _container(container, pod, several=several):
+                # KubeRay mounts a /dev/shm of the size of the memory.
+                if not (each.subject == SHARED_MEMORY and kind.startswith("Ray")):
+                    yield replace(each, area=where)
 
 
 def _error(line: int, subject: str, reason: str, fix: str = "remove it") -> Finding:
@@ -52,17 +60,42 @@ def _warning(line: int, subject: str, reason: str, fix: str) -> Finding:
     return Finding(subject, Severity.WARNING, reason, fix, line=line)
 
 
-def _pytorch_job(document: LocatedMapping) -> Iterator[Finding]:
-    spec = document.mapping("spec")
-    for role, replicas in spec.mapping("pytorchReplicaSpecs").items():
+def _secrets(document: LocatedMapping) -> Iterator[Finding]:
+    """Yield tokens of a known form outside of variables, as in a command."""
+    for mapping in all_mappings(document):
+        for key, value in mapping.items():
+            line = _line_of(value if isinstance(value, list) else [value])
+            if key != "value" and secret_value_kind(line.encode(errors="surrogateescape")):
+                yield replace(PLAIN_SECRET, subject=key, line=mapping.lines[key])
+
+
+def _line_of(words: object) -> str:
+    return " ".join(word for word in words if isinstance(word, Text)) if isinstance(words, list) else ""
+
+
+def _pytorch_job(document: LocatedMapping, *, several: bool) -> Iterator[Finding]:
+    """Yield pods that cannot find each other, and what the operator's webhook (1.9) refuses."""
+    spec, roles = document.mapping("spec"), document.mapping("spec", "pytorchReplicaSpecs")
+    commands = [_line_of(each.get(key)) for each in all_mappings(roles) for key in ("command", "args")]
+    has_address = "elasticPolicy" in spec or "Master" in roles or any(map(_RENDEZVOUS.search, commands))
+    if several and not has_address and any("torchrun" in line for line in commands):
+        yield _error(
+            roles.line,
+            "Master",
+            "without one, and without elasticPolicy, torchrun gets no address: each pod waits for itself",
+            "add a Master, or elasticPolicy: {rdzvBackend: c10d}",
+        )
+    for role, replicas in roles.items():
         if not isinstance(replicas, LocatedMapping):
             continue
-        if replicas.text("replicas").number == 0:
+        count, is_master = replicas.text("replicas"), role == "Master"
+        is_open = count and count.number is None  # a variable of a template
+        if not is_open and (count.number != 1 if is_master else count.number == 0):
             yield _error(
-                replicas.lines["replicas"],
+                count.line,
                 f"{role} replicas",
-                "the operator refuses a role without pods",
-                f"leave {role} out, or set replicas to 1 or more",
+                f"the operator refuses it: {'a Master is one pod, and says so' if is_master else 'no pods'}",
+                "set replicas: 1" if is_master else f"leave {role} out, or set replicas to 1 or more",
             )
         containers = replicas.mapping("template", "spec").items_of("containers")
         names = [str(container.text("name")) for container in containers]
@@ -73,7 +106,8 @@ def _pytorch_job(document: LocatedMapping) -> Iterator[Finding]:
                 f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
                 "name the container pytorch",
             )
-    if not spec.mapping("runPolicy").text("cleanPodPolicy"):
+    has_gpus = any(GPU in each for each in all_mappings(roles))
+    if has_gpus and not spec.mapping("runPolicy").text("cleanPodPolicy"):
         yield _warning(
             spec.line,
             "runPolicy.cleanPodPolicy",
@@ -193,8 +227,7 @@ def _command(container: LocatedMapping, pod: LocatedMapping, *, several: bool) -
     ]
     folder = PurePosixPath(container.text("workingDir") or ".")
     for key in ("command", "args"):
-        words = container.get(key)
-        line = " ".join(word for word in words if isinstance(word, Text)) if isinstance(words, list) else ""
+        line = _line_of(container.get(key))
         if several and _NODE_RANK.search(line):
             yield _error(
                 container.lines[key],

@@ -1,11 +1,11 @@
-"""Find the variables in manifests, Dockerfiles and env files, with lines and the facts about their place.
+"""Find the variables in manifests and env files, with lines and the facts about their place.
 
 text of a file ──by its content──> groups of settings that hold together
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from trainyard.plan.environment.located_yaml import (
     LocatedMapping,
     Text,
     all_mappings,
-    locate_objects,
     read_documents,
 )
 from trainyard.plan.environment.variable_rules import VariableScope
@@ -22,7 +21,6 @@ from trainyard.plan.instances import EFA, GPU, InstanceType, instance_called
 
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
-_FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")
 _SCRIPT = re.compile(r"\A#!.*sh\b|^\s*export\s+\w+=", re.MULTILINE)
 _YAML = re.compile(r"\s*(?:---|[{\[%]|-\s|[^\s:=]+\s*:(?:\s|$))")
 
@@ -63,24 +61,19 @@ class EnvironmentFile:
 
 def read_environment_file(name: str, text: str, given: VariableScope) -> EnvironmentFile:
     """Return the settings of a file; facts in a manifest replace those in `given`. Raises ConfigError."""
-    first = next((line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"), "")
-    if _FROM.fullmatch(first):
-        return EnvironmentFile(name, (SettingGroup("", tuple(_docker_settings(text)), given),))
+    first = first_line(text)
     if not first or _ASSIGNMENT.fullmatch(first) or (_SCRIPT.search(text) and not _YAML.match(first)):
         return EnvironmentFile(name, (SettingGroup("", tuple(_assignments(text, name)), given),))
     flat = [item for one in read_documents(text, name) for item in (one.items_of("items") or [one])]
-    groups = tuple(_manifest_groups(flat, given))
+    groups = tuple(manifest_groups(flat, given))
     if not groups and not any(document.text("kind") for document in flat):
         raise ConfigError(f"{name}: not checked: no Dockerfile, no NAME=value lines, no Kubernetes object")
     return EnvironmentFile(name, groups, tuple(flat))
 
 
-def read_environment_objects(
-    name: str, objects: Iterable[Mapping[str, Any]], given: VariableScope
-) -> EnvironmentFile:
-    """Return the settings of Kubernetes objects, read like a manifest with these objects."""
-    documents = locate_objects(objects)
-    return EnvironmentFile(name, tuple(_manifest_groups(documents, given)), tuple(documents))
+def first_line(text: str) -> str:
+    """Return the first line that is no comment, by which the kind of a file is known."""
+    return next((line for line in text.splitlines() if line.strip() and line.lstrip()[0] != "#"), "")
 
 
 def _assignments(text: str, name: str) -> Iterator[Setting]:
@@ -101,50 +94,16 @@ def _remove_quotes(text: str) -> str:
     return parts[0] if parts else ""
 
 
-def _docker_settings(text: str) -> Iterator[Setting]:
-    for number, instruction in _docker_instructions(text):
-        word, _, rest = instruction.strip().partition(" ")
-        if word.upper() != "ENV":
-            continue
-        rest = rest.strip()
-        if not re.match(r"[A-Za-z_]\w*=", rest):
-            name, _, value = rest.partition(" ")
-            yield Setting(name, value.strip(), number, is_baked=True)
-            continue
-        for part in _words(rest):
-            name, equals, value = part.partition("=")
-            if equals:
-                yield Setting(name, value, number, is_baked=True)
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _docker_instructions(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of each instruction, with continued lines joined."""
-    start, parts = 0, list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#"):
-            continue
-        start = start or number
-        if line.rstrip().endswith("\\"):
-            parts.append(line.rstrip()[:-1])
-            continue
-        yield start, " ".join([*parts, line])
-        start, parts = 0, []
-
-
-def _manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> Iterator[SettingGroup]:
+def manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> Iterator[SettingGroup]:
+    """Yield the variables of each container, and of ConfigMaps."""
     for document in documents:
         title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
         nodes = nodes_of(document) or given.nodes
         for pod in pod_specs(document):
             for container in pod.items_of("containers"):
                 place = _place_of(pod, container, replace(given, nodes=nodes))
+                if document.text("kind") == "MPIJob":  # mpirun starts the processes with variables of its own
+                    place = replace(place, is_pod=False)
                 what = f"{title}, container {container.text('name')}"
                 yield SettingGroup(what, tuple(_container_settings(container)), place, container.line)
         trainer = document.mapping("spec", "trainer")
@@ -169,25 +128,35 @@ def pod_specs(document: LocatedMapping) -> Iterator[LocatedMapping]:
 
 
 def nodes_of(document: LocatedMapping) -> int | None:
-    """Return the number of pods that the document requests; None if it states none."""
+    """Return the number of pods that train: with GPUs, if any have some; None if the document has none."""
     for place in ("trainer", "mlPolicy"):
         stated = document.mapping("spec", place).text("numNodes").number
         if stated is not None:
             return stated
-    templates = (
-        mapping
-        for mapping in all_mappings(document)
-        if isinstance(mapping.mapping("template", "spec").get("containers"), list)
-    )
-    return sum(map(_replicas, templates)) or None
+    groups = [*pod_groups(document, lambda _, written: 1 if _count(written) is None else int(written))]
+    trains = [count for count, template in groups if any(GPU in each for each in all_mappings(template))]
+    return sum(trains or (count for count, _ in groups)) or None
 
 
-def _replicas(mapping: LocatedMapping) -> int:
-    for key in ("replicas", "parallelism", "completions"):
-        found = mapping.text(key).number
-        if found is not None:
-            return found
-    return 1
+def pod_groups(
+    value: Any, number: Callable[[str, Any], int], copies: int = 1
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the template of each group of pods below `value`; `number` reads a key's value.
+
+    A JobSet multiplies its Jobs, and Ray the hosts of a replica. A `submitterPodTemplate` is no group.
+    """
+    if isinstance(value, list):
+        for entry in value:
+            yield from pod_groups(entry, number, copies)
+    elif isinstance(value, dict):
+        for key in ("replicas", "parallelism", "numOfHosts"):
+            copies *= 1 if value.get(key) is None else number(key, value[key])
+        template = value.get("template")
+        spec = template.get("spec") if isinstance(template, dict) else None
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            yield copies, value["template"]
+        for entry in value.values():
+            yield from pod_groups(entry, number, copies)
 
 
 def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableScope) -> VariableScope:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainyard.config.secret_forms import is_build_variable
 from trainyard.plan.finding import Finding
-from trainyard.plan.instances import InstanceType
+from trainyard.plan.instances import CATALOGUE, InstanceType
 
 ANY_PLUGIN = "AWS Libfabric"
 """The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
@@ -41,8 +42,15 @@ class VariableScope:
 
     @property
     def rdma(self) -> bool | None:
-        """Return whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA)."""
-        return None if self.instance is None else self.instance.rdma
+        """Return whether its EFA reads and writes the memory of GPUs and hosts directly (RDMA).
+
+        Without a type, what all types say that have as many GPUs and interfaces.
+        """
+        if self.instance:
+            return self.instance.rdma
+        gpus, efa = self.gpus or 0, self.efa or 0
+        answers = {each.rdma for each in CATALOGUE if each.gpus >= gpus and each.efa >= efa}
+        return answers.pop() if len(answers) == 1 else None
 
     @property
     def has_efa(self) -> bool | None:
@@ -62,10 +70,11 @@ REMOVE = "remove it"
 
 
 def judge_variable(name: str, value: str, place: VariableScope) -> Finding | None:
-    """Judge `name` set to `value` in `place`; None if nothing is wrong."""
-    rule = RULES.get(name)
-    if rule is not None:
-        return rule(value.strip(), place)
+    """Judge `name` set to `value` in `place`; None if nothing is wrong, or the value is filled in later."""
+    if name in ALWAYS:
+        return ALWAYS[name]
+    if name in RULES:
+        return None if is_build_variable(value.strip()) else RULES[name](value.strip(), place)
     if re.fullmatch(r"RDMAV_\w+", name):
         return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
     if name in RENAMED:
@@ -96,7 +105,7 @@ def _device_rdma(value: str, place: VariableScope) -> Finding | None:
         if place.rdma is False:
             return _error(
                 "libfabric ends the process (SIGABRT) where it is set and the device has no RDMA read: "
-                f"{_type(place)} has none"
+                f"{place.instance.name if place.instance else 'this type'} has none"
             )
         return _warning("libfabric ends the process (SIGABRT) on types without RDMA, such as g5, g6 and g6e")
     if place.rdma is False:
@@ -108,10 +117,6 @@ def _device_rdma(value: str, place: VariableScope) -> Finding | None:
     return _warning(
         "on types with RDMA (p4d, p5, p6) the plugin then refuses to start, and NCCL falls back to TCP"
     )
-
-
-def _type(place: VariableScope) -> str:
-    return place.instance.name if place.instance else "this type"
 
 
 def _protocol(value: str, place: VariableScope) -> Finding | None:
@@ -193,10 +198,6 @@ def _library_path(value: str, place: VariableScope) -> Finding | None:
     )
 
 
-def _always(judgement: Finding) -> Rule:
-    return lambda _value, _place: judgement
-
-
 def _unless(harmless: tuple[str, ...], judgement: Finding) -> Rule:
     return lambda value, _place: None if value.lower() in harmless else judgement
 
@@ -214,21 +215,22 @@ RENAMED = {
     "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
     "ENABLE_NCCL_HEALTH_CHECK": "TORCH_NCCL_ENABLE_HEALTH_CHECK",
 }
+ALWAYS: dict[str, Finding] = {
+    "NCCL_ALGO": _warning("it replaces NCCL's choice for each size; it is meant for debugging"),
+    **dict.fromkeys(("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _NO_TIMEOUT),
+    **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _ABORTS),
+    **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS"), _TUNED),
+    **dict.fromkeys(("NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"), _TUNED),
+}
+"""Wrong with any value."""
 RULES: dict[str, Rule] = {
     "FI_EFA_USE_DEVICE_RDMA": _device_rdma,
     "NCCL_PROTO": _protocol,
-    "NCCL_ALGO": _always(_warning("it replaces NCCL's choice for each size; it is meant for debugging")),
     "FI_PROVIDER": _provider,
     "NCCL_NET": _net,
     "NCCL_SOCKET_IFNAME": _interface,
     "NCCL_DEBUG": _debug,
     "LD_LIBRARY_PATH": _library_path,
-    **dict.fromkeys(
-        ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"), _always(_NO_TIMEOUT)
-    ),
-    **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _always(_ABORTS)),
-    **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS"), _always(_TUNED)),
-    **dict.fromkeys(("NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"), _always(_TUNED)),
     "NCCL_P2P_DISABLE": _unless(("0",), _warning("GPUs of a node then communicate through main memory")),
     "CUDA_LAUNCH_BLOCKING": _unless(
         ("0", ""), _warning("every launch waits for its kernel; it is meant for debugging")
