@@ -170,9 +170,8 @@ class MetricRows:
             return None
         table = self.tables[self.axis]
         rows = self._steps_of_epochs() if self.counts_epochs else table.rows
-        return LastRow(
-            self.newest, max(float(row["time"]) for row in rows.values()), self._counter or self.axis
-        )
+        moment = max(float(row["time"]) for row in rows.values())
+        return LastRow(self.newest, moment, self._counter or self.axis)
 
     @property
     def first(self) -> int | None:
@@ -266,15 +265,9 @@ class MetricRows:
             return False
         if self._earlier_source is not None:
             return self._earlier_source == Source.OBSERVED and "loss" in self.tables[Source.OBSERVED].names
-        written, seen = (
-            sum(
-                1
-                for _ in islice(
-                    (row for row in self.tables[s].rows.values() if "loss" in row), _FEWEST_LOSSES
-                )
-            )
-            for s in (Source.STRUCTURED, Source.OBSERVED)
-        )
+        rows = (self.tables[each].rows.values() for each in (Source.STRUCTURED, Source.OBSERVED))
+        with_loss = ((row for row in some if "loss" in row) for some in rows)
+        written, seen = (len(list(islice(some, _FEWEST_LOSSES))) for some in with_loss)
         return written < _FEWEST_LOSSES <= seen
 
     def _shift_of(self, source: Source, *, is_over: bool) -> int | None:
@@ -311,21 +304,12 @@ class MetricRows:
         Its lines go beyond the optimizer's steps if it leaves out batches, such as those with a loss of NaN.
         Programs count from 0 or from 1, and a process that resumes counts its own steps.
         """
-        printed, observed, before = (
-            self.tables[Source.PRINTED],
-            self.tables[Source.OBSERVED],
-            self._resumed_at,
-        )
+        printed, observed = self.tables[Source.PRINTED], self.tables[Source.OBSERVED].rows
+        before = self._resumed_at
         for shift in (0, 1, -before, 1 - before) if printed.has_text else ():
-            pairs = (
-                (row.get("loss"), observed.rows.get(step + shift, {}).get("loss"))
-                for step, row in printed.rows.items()
-            )
-            known = (
-                (float(one), float(other))
-                for one, other in pairs
-                if isinstance(one, int | float) and isinstance(other, int | float)
-            )
+            pairs = ((row, observed.get(step + shift, {})) for step, row in printed.rows.items())
+            losses = ((one["loss"], two["loss"]) for one, two in pairs if "loss" in one and "loss" in two)
+            known = (pair for pair in losses if all(isinstance(each, int | float) for each in pair))
             first = list(islice(known, _FIRST_LOSSES))
             is_known = len(first) == _FIRST_LOSSES and len({one for one, _ in first}) > 1
             if is_known and all(math.isclose(*pair, rel_tol=_PRINTED_DIGITS) for pair in first):

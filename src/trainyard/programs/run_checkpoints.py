@@ -157,9 +157,8 @@ class RunCheckpoints:
                             "them in program.checkpoints"
                         )
             if program.searched is None and not found:
-                notes.append(
-                    f"only {ours.path} was searched, which program.command names: set program.checkpoints"
-                )
+                why = "which program.command names: set program.checkpoints"
+                notes.append(f"only {ours.path} was searched, {why}")
         found = [each for each in found if not self._is_data(each)]
         of_training = [each for each in found if each.weights not in _BESIDE_TRAINING]
         return newest_first(of_training or found, notes)
@@ -177,9 +176,8 @@ class RunCheckpoints:
         if _is_declared(one):
             return False
         directory, path = self._program.directory, str(one.path)
-        patterns = [
-            os.path.normpath(directory / Path(each).expanduser()) for each in self._program.data or ()
-        ]
+        data = (Path(each).expanduser() for each in self._program.data or ())
+        patterns = [os.path.normpath(directory / each) for each in data]
         return any(fnmatch.fnmatch(path, each) or one.path.is_relative_to(each) for each in patterns)
 
     def _nothing_matches(self, pattern: str) -> str:
@@ -343,9 +341,8 @@ class RunCheckpoints:
             except (CheckpointError, OSError) as error:
                 LOG.warning("%s: training does not resume from it", error)
                 continue
-            yield ResumePoint(
-                each.step or 0, each.path, state_of(each), source=each.found.source, has_nan=has_nan
-            )
+            step, state, source = each.step or 0, state_of(each), each.found.source
+            yield ResumePoint(step, each.path, state, source=source, has_nan=has_nan)
             if not has_nan:
                 return
 

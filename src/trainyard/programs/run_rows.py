@@ -67,10 +67,8 @@ class AttemptRows:
     @property
     def saved(self) -> list[WrittenCheckpoint]:
         """The checkpoints that the program has reported as complete, and saves that the observer saw end."""
-        are_passes = self.observations.are_passes
-        return [
-            replace(each, step=None) if each.of_passes and not are_passes else each for each in self._saved
-        ]
+        are_steps = not self.observations.are_passes
+        return [replace(each, step=None) if each.of_passes and are_steps else each for each in self._saved]
 
     def keep(self, rows: Iterable[Row], source: Source, moment: float) -> None:
         if self.are_recorded:

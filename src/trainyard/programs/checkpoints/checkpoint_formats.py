@@ -285,9 +285,8 @@ def _ours(listing: VolumeListing, folder: str) -> FoundCheckpoint | None:
     step, manifest = step_of(PurePosixPath(folder).name), listing.file(folder, MANIFEST_NAME)
     if step is None:
         return None
-    found = FoundCheckpoint(
-        _F.TRAINYARD, folder, step, listing.below(folder), "its manifest and its files are there"
-    )
+    files = listing.below(folder)
+    found = FoundCheckpoint(_F.TRAINYARD, folder, step, files, "its manifest and its files are there")
     if manifest is None or manifest.text is None:
         return _judged(found, [f"no {MANIFEST_NAME}"])
     try:

@@ -25,8 +25,6 @@ _LONGEST_LINE, _MOST_OBJECTS = 1 << 16, 16
 # validation or has a number that is not finite.
 _MANY_LINES = 500
 _RARE = re.compile(r"val|nan|inf\b", re.I)
-
-
 _SHOWN = frozenset(("loss", "val_loss", "reward"))
 """The figures without which a line in words is no row."""
 _STEP = re.compile(r"\b(?:global[ _])?(?:step|iter(?:ation)?)s?\b\s*[:=#\[(]?\s*(\d{1,12})\b", re.I)
