@@ -4,8 +4,8 @@ import json
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 Answer = Callable[[str, str, Any, Mapping[str, str]], tuple[Any, ...]]
 """Method, path, body and headers of a request -> status, content and perhaps headers.
 
-A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes; None is no content.
-Status 0 hangs up without an answer."""
+A body is parsed if it is JSON, else text. Content is sent as JSON unless it is bytes or an iterator of them;
+None is no content. Status 0 hangs up without an answer."""
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -39,6 +39,23 @@ class QuietHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+    def send_parts(self, parts: Iterable[bytes]) -> None:
+        """Send an answer in pieces, as they come; a ConnectionAbortedError among them cuts it off."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            for part in parts:
+                self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+        except ConnectionAbortedError:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.shutdown(2)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass
@@ -70,11 +87,13 @@ def serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = 
 
 
 @contextmanager
-def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve while the block runs, a connection for each request; yield the address."""
+def answering(
+    answer: Answer, tls: ssl.SSLContext | None = None, *, version: str = "HTTP/1.0"
+) -> Iterator[str]:
+    """Serve while the block runs, with 1.0 a connection for each request; yield the address."""
 
     class Handler(QuietHandler):
-        protocol_version = "HTTP/1.0"
+        protocol_version = version
 
         def serve(self) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
@@ -84,7 +103,10 @@ def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
                 body = raw
             status, content, *headers = answer(self.command, self.path, body, dict(self.headers))
             if not status:
-                self.close_connection = True
+                self.hang_up()
+                return
+            if isinstance(content, Iterator):
+                self.send_parts(content)
                 return
             data = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_whole(status, b"" if content is None else data, headers[0] if headers else None)

@@ -1,16 +1,12 @@
-"""Fixtures of all tests: an active virtual environment; a logger and signals that no earlier test has set up.
-
-Also a reader of HTTP requests for the tests' own servers.
-"""
+"""Fixtures of all tests: an active virtual environment; no logger and no signals of an earlier test."""
 
 import functools
 import gc
 import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import botocore.session
 import pytest
@@ -90,29 +86,3 @@ def active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proposed commands start with `trainyard`, and do not contain the arguments of an earlier test."""
     monkeypatch.setattr(sys, "argv", sys.argv[:1])
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-
-
-@pytest.fixture(scope="session")
-def read_message() -> Callable[[socket.socket], tuple[bytes, bytes]]:
-    """Reads one HTTP request from a client, which may ask (`Expect`) before it sends the body."""
-    return _read_message
-
-
-def _read_message(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head and the body of one request; empty when the client hung up."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        chunk = client.recv(1 << 16)
-        if not chunk:
-            return b"", b""
-        data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
-    if b"expect" in fields:
-        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-    parts = [body]
-    left = int(fields.get(b"content-length", b"0")) - len(body)
-    while left > 0 and (chunk := client.recv(min(left, 1 << 20))):
-        parts.append(chunk)
-        left -= len(chunk)
-    return head, b"".join(parts)

@@ -43,3 +43,26 @@ def pass_on(upstream: str, head: bytes, body: bytes) -> bytes:
     with socket.create_connection((host, int(port)), timeout=20) as server:
         server.sendall(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body)
         return b"".join(iter(lambda: server.recv(1 << 20), b""))
+
+
+def read_message(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head and the body of one HTTP request; empty when the client hung up.
+
+    The client may ask (`Expect`) before it sends the body.
+    """
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = client.recv(1 << 16)
+        if not chunk:
+            return b"", b""
+        data += chunk
+    head, _, body = data.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+    if b"expect" in fields:
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    parts = [body]
+    left = int(fields.get(b"content-length", b"0")) - len(body)
+    while left > 0 and (chunk := client.recv(min(left, 1 << 20))):
+        parts.append(chunk)
+        left -= len(chunk)
+    return head, b"".join(parts)

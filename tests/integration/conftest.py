@@ -1,12 +1,10 @@
 """Real S3 servers on free ports of loopback, one per session: SeaweedFS and moto's; and runs to store."""
 
 import base64
-import importlib
 import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +22,8 @@ import pytest
 from tests.github_identity import ROLE, SUBJECT, GitHubIdentity, github_identity
 from tests.integration.scripted_aws import ScriptedAws
 from tests.run_directories import write_run
+from tests.scripts.conftest import called  # noqa: F401 - a fixture of the tests here
 
-from trainyard.command.handler import exit_code_of
 from trainyard.run.directory import RunDirectory
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
@@ -239,34 +237,6 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send builds the scripts without the library, whose archive takes most of the time of a build."""
     sent = ("buildspec.yml", "Makefile", "scripts/", "docker/probe/")
     monkeypatch.setattr("trainyard.gateways.images.context_files._TOOLS", sent)
-
-
-@dataclass(frozen=True)
-class Done:
-    """The result of a command."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def call_command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
-    """Runs the `main` of a command in this process, which saves a start of Python per call."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    hook = sys.unraisablehook
-
-    def call(module: str, *words: str) -> Done:
-        capsys.readouterr()
-        main = importlib.import_module(f"trainyard.commands.{module}").main
-        code = exit_code_of(lambda: int(main([*words])))
-        said = capsys.readouterr()
-        return Done(code, said.out, said.err)
-
-    yield call
-    sys.unraisablehook = hook
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.conftest import Done
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
+from tests.scripts.conftest import Call
 from tests.waiting import wait_for
 
 from trainyard.image.context.build_context import checked_tag
@@ -24,23 +24,20 @@ from trainyard.image.release.check_levels import LEVELS
 pytestmark = pytest.mark.usefixtures("without_library")
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
-Run = Callable[..., Done]
 
 
 @pytest.fixture
-def run(
-    aws: ScriptedAws, bucket: str, context: Path, monkeypatch: pytest.MonkeyPatch, call_command: Run
-) -> Run:
+def run(aws: ScriptedAws, bucket: str, context: Path, monkeypatch: pytest.MonkeyPatch, called: Call) -> Call:
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
-    return lambda *words: call_command("image_build", *line(context, bucket, *words)[2:])
+    return lambda *words: called("image build", *line(context, bucket, *words)[2:])
 
 
 @pytest.fixture
-def check(aws: ScriptedAws, bucket: str, monkeypatch: pytest.MonkeyPatch, call_command: Run) -> Run:
+def check(aws: ScriptedAws, bucket: str, monkeypatch: pytest.MonkeyPatch, called: Call) -> Call:
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
-    return lambda *words: call_command("image_check", "--every", "0.02s", "--source-bucket", bucket, *words)
+    return lambda *words: called("image check", "--every", "0.02s", "--source-bucket", bucket, *words)
 
 
 def line(context: Path, bucket: str, *words: str) -> list[str]:
@@ -58,13 +55,13 @@ def pushed(aws: ScriptedAws, repository: str, tag: Callable[[], str], mark: str 
     return str(answer["image"]["imageId"]["imageDigest"])
 
 
-def planned(run: Run, *words: str) -> dict[str, Any]:
+def planned(run: Call, *words: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(run("--dry-run", "--json", *words).stdout)["builds"][0]
     return found
 
 
 def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
-    aws: ScriptedAws, run: Run, context: Path, bucket: str
+    aws: ScriptedAws, run: Call, context: Path, bucket: str
 ) -> None:
     plan = planned(run)
     digest = pushed(aws, context.name, lambda: "early")
@@ -76,7 +73,7 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest}, at_end=at_end)]
     done = run("--json", "--project", "images", "--level", "full", "--tags", "git-sha", "--commit", "a" * 40)
-    assert done.code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["digest"] == digest
     assert data["image"] == f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{context.name}@{digest}"
@@ -95,13 +92,13 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
     assert build.variables["CONTEXT"] == ".image-context"
 
     again = run("--json")
-    assert again.code == 0, again.stderr
+    assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["built"] is False
     assert json.loads(again.stdout)["digest"] == digest
     assert len(aws.builds) == 1
 
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    assert run("--rebuild").code == 0
+    assert run("--rebuild").returncode == 0
     assert len([c for c in aws.calls if c == "StartBuild"]) == 2
 
 
@@ -113,12 +110,12 @@ def answers(image: str, level: str, *, spec: bytes = b"", **changed: bool | None
 
 
 def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
-    aws: ScriptedAws, bucket: str, check: Run
+    aws: ScriptedAws, bucket: str, check: Call
 ) -> None:
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
     aws.scripts = [Script(exported={"IMAGE_CHECK": answers(image, "quick")})]
     done = check("--image", image, "--level", "quick", "--cpu", "--efa", "--json", "--gpus")
-    assert done.code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     (build,) = aws.builds
     assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
     assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus"
@@ -131,7 +128,7 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
 
 
 def test_a_check_in_aws_is_green_only_by_its_own_answers(
-    aws: ScriptedAws, run: Run, check: Run, context: Path
+    aws: ScriptedAws, run: Call, check: Call, context: Path
 ) -> None:
     """Each end of a build that succeeded; both commands that check an image in AWS read the same answers."""
     tag = planned(run)["tag"]
@@ -161,18 +158,18 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
         commands = {"check": check("--image", image)}
         commands |= {"build": run()} if end in ("right", "missing", "lower level", "failed") else {}
         for command, done in commands.items():
-            if done.code != code or says not in done.stderr:
-                wrong.append(f"{command}, {end}: {done.code} {done.stderr}")
+            if done.returncode != code or says not in done.stderr:
+                wrong.append(f"{command}, {end}: {done.returncode} {done.stderr}")
     assert not wrong, "\n".join(wrong)
     assert {build.variables["TASK"] for build in aws.builds} == {"check"}
 
 
-def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Run, context: Path) -> None:
+def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Call, context: Path) -> None:
     (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     digest = pushed(aws, context.name, lambda: planned(run)["tag"])
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     done = run()
-    assert done.code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "python:3.11 is not pinned by digest" in done.stderr
     assert len(aws.builds) == 1
 
@@ -182,14 +179,14 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ru
     [({}, "exported no IMAGE_DIGEST"), ({"IMAGE_DIGEST": "sha256:" + "e" * 64}, "ECR holds no image")],
 )
 def test_a_build_that_succeeded_without_an_image_is_no_success(
-    aws: ScriptedAws, run: Run, context: Path, exported: dict[str, str], says: str
+    aws: ScriptedAws, run: Call, context: Path, exported: dict[str, str], says: str
 ) -> None:
     """It is none even if an earlier build left an image of the same content."""
     plan = planned(run)
     pushed(aws, context.name, lambda: plan["tag"])
     aws.scripts = [Script(exported=exported)]
     done = run("--rebuild")
-    assert done.code == 1, done.stderr
+    assert done.returncode == 1, done.stderr
     assert says in done.stderr
     assert done.stdout == ""
 
@@ -213,7 +210,7 @@ ENDS = [
 
 
 def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
-    aws: ScriptedAws, run: Run, context: Path
+    aws: ScriptedAws, run: Call, context: Path
 ) -> None:
     digest = pushed(aws, context.name, lambda: "other")
     wrong: list[object] = []
@@ -223,18 +220,20 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
         done = run()
         says = [f"{script.status.lower().replace('_', ' ')} in {script.fails_in}", script.message]
         says += ["https://log", *script.lines, *(["after 3 attempts"] if starts == 3 else [])]
-        if (done.code, len(aws.builds)) != (code, starts) or not all(one in done.stderr for one in says):
-            wrong.append((script, done.code, len(aws.builds), done.stderr))
+        if (done.returncode, len(aws.builds)) != (code, starts) or not all(
+            one in done.stderr for one in says
+        ):
+            wrong.append((script, done.returncode, len(aws.builds), done.stderr))
         if starts == 3:
             aws.scripts = [script, Script(exported={"IMAGE_DIGEST": digest})]
             done = run()
             tokens = {build.request["idempotencyToken"] for build in aws.builds[3:]}
-            wrong += [] if (done.code, len(tokens)) == (0, 2) else [(script, done)]
+            wrong += [] if (done.returncode, len(tokens)) == (0, 2) else [(script, done)]
     assert not wrong
 
 
 def test_several_images_are_built_one_after_the_other(
-    aws: ScriptedAws, run: Run, context: Path, tmp_path: Path
+    aws: ScriptedAws, run: Call, context: Path, tmp_path: Path
 ) -> None:
     digests = {}
     for name in ("one", "two"):
@@ -245,7 +244,7 @@ def test_several_images_are_built_one_after_the_other(
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digests["two"]}) for _ in range(2)]
     files = [str(context / name / "Dockerfile") for name in ("one", "two")]
     done = run("--dockerfile", files[0], "--dockerfile", files[1], "--json")
-    assert done.code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     assert {b["image"] for b in json.loads(done.stdout)["builds"]} == {"one", "two"}
     assert {b.variables["DOCKERFILE"] for b in aws.builds} == {"one/Dockerfile", "two/Dockerfile"}
 
@@ -271,13 +270,13 @@ def sent_variables(aws: ScriptedAws) -> dict[str, tuple[str, str]]:
     return {one["name"]: (one["value"], one["type"]) for one in given}
 
 
-def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedAws, context: Path) -> None:
+def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Call, aws: ScriptedAws, context: Path) -> None:
     (context / "Dockerfile").write_text(
         "ARG BASE=scratch\nFROM ${BASE}\nRUN --mount=type=secret,id=pip true\nCOPY a.txt /\nUSER 1\n"
     )
     (context / "key").write_text("s3cret-value")
     refused = run("--secret", f"id=pip,src={context}/key")
-    assert refused.code == 2
+    assert refused.returncode == 2
     assert "--secret id=pip: " in refused.stderr and "a name that begins with trainyard/" in refused.stderr
     assert not aws.builds
     digest = pushed(aws, context.name, lambda: "early")
@@ -285,7 +284,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     named = ("--secret", "id=pip,secretsmanager=trainyard/pip")
     base = "nvcr.io/nvidia/pytorch:26.01-py3"
     done = run("--image-tag", "demo", "--base-image", base, *named)
-    assert done.code == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     sent = sent_variables(aws)
     assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
     assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")
@@ -294,18 +293,18 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Run, aws: ScriptedA
     assert "s3cret-value" not in json.dumps(aws.builds[-1].request)
 
 
-def test_the_layer_cache_is_used_where_its_repository_is(run: Run, aws: ScriptedAws, context: Path) -> None:
+def test_the_layer_cache_is_used_where_its_repository_is(run: Call, aws: ScriptedAws, context: Path) -> None:
     digest = pushed(aws, context.name, lambda: "early")
     ecr = aws.client("ecr")
     uri = ecr.create_repository(repositoryName=f"{context.name}-cache")["repository"]["repositoryUri"]
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})] * 2
     for words, expected in (((), (f"{uri}:latest", "PLAINTEXT")), (("--cache", "none", "--rebuild"), None)):
-        assert run(*words).code == 0
+        assert run(*words).returncode == 0
         assert sent_variables(aws).get("CACHE") == expected
 
 
 def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
-    run: Run, aws: ScriptedAws, context: Path, monkeypatch: pytest.MonkeyPatch
+    run: Call, aws: ScriptedAws, context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     baked = "FROM scratch\nCOPY a.txt /\nENV AWS_SECRET_ACCESS_KEY=abcdefgh\nUSER 1\n"
@@ -316,23 +315,23 @@ def test_a_dry_run_lints_and_refuses_what_the_build_would_refuse(
     ):
         (context / "Dockerfile").write_text(text)
         done = run("--dry-run")
-        assert (done.code, said in done.stderr) == (code, True), done.stderr
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert not aws.builds
 
 
-def test_files_that_git_does_not_track_are_named(run: Run, context: Path) -> None:
+def test_files_that_git_does_not_track_are_named(run: Call, context: Path) -> None:
     git = ["git", "-C", str(context), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "Dockerfile"], ["commit", "-qm", "a"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     refused = run()
-    assert refused.code == 2
+    assert refused.returncode == 2
     assert "a.txt: the Dockerfile copies it, but it is not sent" in refused.stderr
 
 
-def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Run, aws: ScriptedAws) -> None:
+def test_a_wrong_tag_is_refused_before_anything_is_sent(run: Call, aws: ScriptedAws) -> None:
     wrong = {"a b": "is not a tag", "git-1": "are reserved", "-x": "is not a tag"}
     for name, said in wrong.items():
         done = run(f"--image-tag={name}")
-        assert (done.code, said in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "an image has one version" in run("--image-tag", "1.0.0", "--version", "2.0.0").stderr
     assert not aws.builds

@@ -6,15 +6,13 @@ fails `test_the_calls_of_each_script_are_these` until it is listed here.
 
 import itertools
 import json
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 from tests.integration.test_build_image import answers
+from tests.scripts.conftest import Call
 
 pytestmark = pytest.mark.usefixtures("without_library")
 BUILD = (
@@ -27,9 +25,9 @@ BUILD = (
     "BatchGetBuilds",
 )
 CALLS = {
-    "image_build": BUILD,
-    "image_check": ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
-    "image_push": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
+    "image build": BUILD,
+    "image check": ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
+    "image push": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
 }
 REFUSALS: dict[str, tuple[str, str]] = {
     "wrong credentials": ("UnrecognizedClientException", r"does not know these credentials.*--region"),
@@ -44,16 +42,13 @@ REFUSALS: dict[str, tuple[str, str]] = {
 HEAD_SAYS = {"wrong credentials": "403", "expired session": "400", "denied": "403", "busy": "503"}
 """A class of refusals -> its status in an answer to HEAD, which has no error code."""
 MISSING = {
-    ("image_build", "DescribeImages"): ("RepositoryNotFoundException", "aws ecr create-repository "),
-    ("image_build", "PutObject"): ("NoSuchBucket", "--source-bucket"),
-    ("image_build", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
-    ("image_check", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
-    ("image_push", "DescribeRepositories"): ("RepositoryNotFoundException", "aws ecr create-repository "),
+    ("image build", "DescribeImages"): ("RepositoryNotFoundException", "aws ecr create-repository "),
+    ("image build", "PutObject"): ("NoSuchBucket", "--source-bucket"),
+    ("image build", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
+    ("image check", "StartBuild"): ("ResourceNotFoundException", "--project-name trainyard"),
+    ("image push", "DescribeRepositories"): ("RepositoryNotFoundException", "aws ecr create-repository "),
 }
 """A call -> AWS's code for a missing resource, and words of the fix. The exit code is 2 for each."""
-
-
-Run = Callable[..., Done]
 
 
 @pytest.fixture
@@ -69,30 +64,26 @@ def run(
     repository: str,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
-    call_command: Run,
+    called: Call,
     stand_ins: None,
-) -> Run:
+) -> Call:
     """Runs a script with working arguments and `words`, without the pauses between botocore's attempts."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(context.parent / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(context.parent / "credentials"))
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     (context.parent / "docker-images.json").write_text(json.dumps({"trainer:1": {}}))
     working = {
-        "image_build": ["--context", str(context), "--source-bucket", bucket, "--every", "0.01s"],
-        "image_check": [
+        "image build": ["--context", str(context), "--source-bucket", bucket, "--every", "0.01s"],
+        "image check": [
             *("--image", f"registry.example/{repository}:1", "--every", "0.01s"),
             *("--source-bucket", bucket),
         ],
-        "image_push": ["--image", "trainer:1", "--repository", repository],
+        "image push": ["--image", "trainer:1", "--repository", repository],
     }
-    working["image_push"] += ["--commit", "a" * 40, "--tags", "git-sha"]
-    return lambda script, *words: call_command(script, *working[script], *words)
+    working["image push"] += ["--commit", "a" * 40, "--tags", "git-sha"]
+    return lambda script, *words: called(script, *working[script], *words)
 
 
 @pytest.fixture
@@ -113,8 +104,8 @@ def good(aws: ScriptedAws, repository: str) -> str:
 
 @pytest.mark.parametrize("script", CALLS)
 @pytest.mark.usefixtures("good")
-def test_the_calls_of_each_script_are_these(aws: ScriptedAws, run: Run, script: str) -> None:
-    assert run(script).code == 0
+def test_the_calls_of_each_script_are_these(aws: ScriptedAws, run: Call, script: str) -> None:
+    assert run(script).returncode == 0
     made = {operation for operation in aws.calls if not operation.startswith(("Get Object", "CreateBucket"))}
     assert made == set(CALLS[script])
 
@@ -132,7 +123,7 @@ EVERY = [
 @pytest.mark.parametrize(("script", "operation", "kind"), EVERY)
 @pytest.mark.usefixtures("good")
 def test_a_refusal_ends_with_4_and_names_the_fix(
-    aws: ScriptedAws, run: Run, script: str, operation: str, kind: str
+    aws: ScriptedAws, run: Call, script: str, operation: str, kind: str
 ) -> None:
     code, says = REFUSALS[kind]
     if operation == "HeadObject":
@@ -140,7 +131,7 @@ def test_a_refusal_ends_with_4_and_names_the_fix(
         says = {"403": REFUSALS["denied"][1], "503": REFUSALS["fault"][1]}.get(code, says)
     aws.refusals = {operation: [(code, "because of this")] * 40}
     said = run(script)
-    assert said.code == 4, said.stderr
+    assert said.returncode == 4, said.stderr
     assert said.stdout == ""
     text = " ".join(said.stderr.split())
     assert re.search(says, text), said.stderr
@@ -154,28 +145,28 @@ def test_a_refusal_ends_with_4_and_names_the_fix(
 @pytest.mark.parametrize(("script", "operation"), MISSING)
 @pytest.mark.usefixtures("good")
 def test_what_is_not_there_ends_with_2_and_the_command_that_makes_it(
-    aws: ScriptedAws, run: Run, script: str, operation: str
+    aws: ScriptedAws, run: Call, script: str, operation: str
 ) -> None:
     code, says = MISSING[script, operation]
     aws.refusals = {operation: [(code, "because of this")] * 40}
     said = run(script)
-    assert said.code == 2, said.stderr
+    assert said.returncode == 2, said.stderr
     assert "trainyard init aws" in said.stderr or "create-repository" in says
     assert says in " ".join(said.stderr.split())
     assert aws.builds == []
 
 
 @pytest.mark.parametrize("kind", ["denied", "busy"])
-@pytest.mark.parametrize("script", ["image_build", "image_check"])
+@pytest.mark.parametrize("script", ["image build", "image check"])
 @pytest.mark.usefixtures("good")
 def test_a_build_that_failed_needs_no_log_to_be_reported(
-    aws: ScriptedAws, run: Run, script: str, kind: str
+    aws: ScriptedAws, run: Call, script: str, kind: str
 ) -> None:
     code, says = REFUSALS[kind]
     aws.scripts = [Script("FAILED", "BUILD", message="exit status 1")]
     aws.refusals = {"GetLogEvents": [(code, "because of this")] * 40}
     said = run(script)
-    assert said.code == 1, said.stderr
+    assert said.returncode == 1, said.stderr
     text = " ".join(said.stderr.split())
     assert "failed in BUILD: exit status 1" in text and "the log cannot be read" in text
     assert re.search(says, text)
@@ -183,22 +174,22 @@ def test_a_build_that_failed_needs_no_log_to_be_reported(
 
 @pytest.mark.usefixtures("good")
 def test_a_build_that_cannot_be_stopped_is_named_with_the_command_that_stops_it(
-    aws: ScriptedAws, run: Run
+    aws: ScriptedAws, run: Call
 ) -> None:
     aws.scripts = [Script(hangs=True)]
     aws.refusals = {"StopBuild": [("AccessDeniedException", "no")] * 9}
-    said = run("image_build", "--time-limit", "1s")
-    assert said.code == 5, said.stderr
+    said = run("image build", "--time-limit", "1s")
+    assert said.returncode == 5, said.stderr
     assert "continues in AWS" in said.stderr
     assert "stop-build --region us-west-2 --id t:1" in said.stderr
 
 
 def test_a_secret_in_the_context_is_named_and_nothing_is_sent(
-    aws: ScriptedAws, run: Run, context: Path
+    aws: ScriptedAws, run: Call, context: Path
 ) -> None:
     (context / "notes.txt").write_text("AKIA" + "IOSFODNN7QWERTYU")
-    said = run("image_build")
-    assert said.code == 2, said.stderr
+    said = run("image build")
+    assert said.returncode == 2, said.stderr
     assert "notes.txt: a key of AWS" in said.stderr and "Nothing was sent" in said.stderr
     assert "QWERTYU" not in said.stderr
     assert aws.calls == []

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Done
 from tests.integration.scripted_aws import REGION, ScriptedAws
+from tests.scripts.conftest import Call
 
 from trainyard.commands import image_push
 from trainyard.gateways.images.registry import Registry
@@ -40,9 +39,9 @@ class Places:
 
 
 @pytest.fixture
-def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: None) -> Iterator[Places]:
-    for name in [name for name in os.environ if name.startswith(("AWS_", "GITHUB_"))]:
-        monkeypatch.delenv(name)
+def places(
+    moto: Any, called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: None
+) -> Iterator[Places]:
     name = f"team/trainer-{time.time_ns()}"
     with ExitStack() as stack:
         first = stack.enter_context(ScriptedAws(moto.url).serving())
@@ -60,15 +59,15 @@ def places(moto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins
 
 
 @pytest.fixture
-def push(places: Places, call_command: Callable[..., Done]) -> Callable[..., tuple[int, str]]:
+def push(places: Places, called: Call) -> Callable[..., tuple[int, str]]:
     given = {"dev.trainyard.content": CONTENT, "org.opencontainers.image.revision": COMMIT}
 
     def call(*words: str) -> tuple[int, str]:
         images = {"trainer:1": given, f"trainer:{CONTENT_TAG}": given}
         (places.home / "docker-images.json").write_text(json.dumps(images))
         line = ("--image", "trainer:1", "--repository", places.repository, "--tags", "git-sha", *words)
-        done = call_command("image_push", *line)
-        return done.code, done.stdout + done.stderr
+        done = called("image push", *line)
+        return done.returncode, done.stdout + done.stderr
 
     return call
 

@@ -4,12 +4,12 @@ import importlib
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.listener import Listener, pass_on
+from tests.listener import Listener, pass_on, read_message
 
 from trainyard import deployment_checks
 from trainyard.artifacts.store.store_address import open_store
@@ -20,7 +20,6 @@ from trainyard.errors import TrainyardError
 from trainyard.machine.readiness import Answers, judge_readiness
 from trainyard.plan.finding import Severity
 
-ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
 ANSWERS = {
     # status -> codes of S3 and of servers like it
     "400": ("InvalidArgument", "InvalidRequest", "XAmzContentSHA256Mismatch"),
@@ -73,8 +72,8 @@ def operation_of(head: bytes) -> str:
 class RefusingProxy(Listener):
     """Passes requests to an S3 server, one per connection, and refuses one operation."""
 
-    def __init__(self, upstream: str, read_message: ReadMessage) -> None:
-        self._read_message, self._upstream = read_message, upstream
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
         self.refused, self.status, self.code = "", "", ""
         self.seen: list[str] = []
         self.slow: dict[str, float] = {}
@@ -83,7 +82,7 @@ class RefusingProxy(Listener):
 
     def serve(self, client: socket.socket) -> None:
         client.settimeout(20)
-        head, body = self._read_message(client)
+        head, body = read_message(client)
         with suppress(KeyError):  # a stranger, who speaks HTTP/2 to a port that was another's
             client.sendall(self._answer(head, body) if head else b"")
 
@@ -105,8 +104,8 @@ def server(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def proxy(server: Any, read_message: ReadMessage, monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
-    proxy = RefusingProxy(server.url, read_message)
+def proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingProxy]:
+    proxy = RefusingProxy(server.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     yield proxy

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import pytest
 from tests import warm_start
-from tests.listener import Listener, pass_on
+from tests.listener import Listener, pass_on, read_message
 from tests.waiting import wait_for
 
 from trainyard.artifacts.restore.restore import restore
@@ -43,14 +43,11 @@ CALL_SECONDS = 1.0
 SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
 
 
-ReadMessage = Callable[[socket.socket], tuple[bytes, bytes]]
-
-
 class FaultyProxy(Listener):
     """Passes requests to an S3 server, one per connection, and spoils some; seeded."""
 
-    def __init__(self, upstream: str, read_message: ReadMessage, *, seed: int) -> None:
-        self._read_message, self._upstream = read_message, upstream
+    def __init__(self, upstream: str, *, seed: int) -> None:
+        self._upstream = upstream
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self.rate = 0.0
@@ -81,7 +78,7 @@ class FaultyProxy(Listener):
 
     def serve(self, client: socket.socket) -> None:
         client.settimeout(20)
-        head, body = self._read_message(client)
+        head, body = read_message(client)
         if not head:
             return
         if self.expired and f"Credential={self.expired}/".encode() in head:
@@ -129,12 +126,9 @@ def refusal(status: str, code: str = "") -> bytes:
 
 @pytest.fixture
 def proxy(
-    seaweedfs: Any,
-    read_message: ReadMessage,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    seaweedfs: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(seaweedfs.url, read_message, seed=getattr(request, "param", SEED))
+    proxy = FaultyProxy(seaweedfs.url, seed=getattr(request, "param", SEED))
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     yield proxy
     proxy.close()
@@ -244,15 +238,10 @@ def write_credentials(path: Path, key: str) -> None:
 
 @pytest.mark.parametrize("renewed", [True, False])
 def test_credentials_that_expire_in_the_middle_of_a_file_are_renewed(
-    renewed: bool,
-    moto: Any,
-    make_run: Any,
-    read_message: ReadMessage,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    renewed: bool, moto: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """moto takes any key; the proxy refuses that of a session that is over."""
-    proxy, credentials = FaultyProxy(moto.url, read_message, seed=1), tmp_path / "credentials"
+    proxy, credentials = FaultyProxy(moto.url, seed=1), tmp_path / "credentials"
     write_credentials(credentials, "FIRST")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -36,14 +36,9 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 Call = Callable[..., "Done"]
 
 
-@pytest.fixture(scope="session")
-def load_script() -> Callable[[str], Any]:
-    """Returns the module `trainyard.commands.NAME`, for tests in this process."""
-
-    def load(name: str) -> Any:
-        return importlib.import_module(f"trainyard.commands.{name}")
-
-    return load
+def load_script(name: str) -> Any:
+    """Return the module `trainyard.commands.NAME`, for tests in this process."""
+    return importlib.import_module(f"trainyard.commands.{name}")
 
 
 @pytest.fixture

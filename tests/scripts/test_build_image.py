@@ -1,15 +1,14 @@
 """Building an image on this machine: the name of an image whose content exists already."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 
 
 def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
-    load_script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, tagged = load_script("image_build"), []
     builder = SimpleNamespace(has=lambda _: True, tag=lambda image, name: tagged.append((image, name)))
@@ -21,7 +20,7 @@ def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
     assert tagged == [("fsdp:content-1", "fsdp:latest")]
 
 
-def test_options_may_be_spelled_with_underscores(load_script: Callable[[str], Any]) -> None:
+def test_options_may_be_spelled_with_underscores() -> None:
     """As document 002 does."""
     words = ["--auto_fix", "--max_attempts", "7", "--image_tag=a_b"]
     args = load_script("image_build").parse_args(words)

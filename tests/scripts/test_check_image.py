@@ -6,12 +6,12 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 
 from trainyard.errors import ConfigError
 from trainyard.image.building.build_request import LOCKS_LABEL
@@ -23,17 +23,12 @@ from trainyard.image.release.check_levels import (
 )
 from trainyard.machine.package_lock import read_pins
 
+script = load_script("image_check")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("image_check")
-
-
-def test_a_lock_is_refused_where_a_check_in_aws_would_ignore_it(
-    script: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_is_refused_where_a_check_in_aws_would_ignore_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         script.parse_args(["--image", "a:1", "--lock", "own.txt"])
     assert caught.value.code == 2
@@ -41,7 +36,7 @@ def test_a_lock_is_refused_where_a_check_in_aws_would_ignore_it(
     script.parse_args(["--image", "a:1", "--builder", "local", "--lock", "own.txt"])
 
 
-def test_the_options_of_a_check_reach_the_build_as_a_shell_would_quote_them(script: Any) -> None:
+def test_the_options_of_a_check_reach_the_build_as_a_shell_would_quote_them() -> None:
     words = ["--python", "python3", "--cpu", "--no-torch", "--max-size", "3", "--allow", "a/*=keys of a test"]
     args = script.parse_args(["--image", "a:1", *words])
     assert shlex.split(script.check_flags(args)) == [
@@ -62,7 +57,7 @@ def test_the_options_of_a_check_reach_the_build_as_a_shell_would_quote_them(scri
     ],
 )
 def test_a_tag_in_a_registry_is_pulled_although_an_older_copy_is_here(
-    image: str, here: bool, pulls: bool, script: Any, monkeypatch: pytest.MonkeyPatch
+    image: str, here: bool, pulls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts, pulled = SimpleNamespace(user="1", entrypoint=("a",), command=(), size=1), []
     builder = SimpleNamespace(
@@ -192,7 +187,7 @@ def digest(text: bytes) -> str:
     ],
 )
 def test_our_own_lock_decides_about_an_image_of_ours_only(
-    label: str, here: str, expected: str | None, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    label: str, here: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ours, theirs = (ROOT / OURS).read_bytes(), b"tiny==1.0\nnumpy>=1\n"
@@ -213,7 +208,7 @@ def test_our_own_lock_decides_about_an_image_of_ours_only(
             assert pins == {pin.name: pin.version for pin in read_pins(ours.decode()) if pin.applies(marker)}
 
 
-def test_a_lock_that_pins_nothing_is_refused(script: Any, tmp_path: Path) -> None:
+def test_a_lock_that_pins_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loose.txt").write_text("numpy>=1\n")
     words = ["--image", "a:1", "--builder", "local", "--lock", str(tmp_path / "loose.txt")]
     with pytest.raises(ConfigError, match="no package is pinned to one version"):
@@ -229,11 +224,7 @@ def test_a_lock_that_pins_nothing_is_refused(script: Any, tmp_path: Path) -> Non
     ],
 )
 def test_what_is_unknown_is_neither_a_yes_nor_a_failure(
-    answers: list[bool | None],
-    code: int,
-    says: str,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
+    answers: list[bool | None], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = script.parse_args(["--image", "a:1", "--builder", "local"])
     found = [Answer(name, ok, "words") for name, ok in zip("ab", answers, strict=True)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS = "https://download.pytorch.org/whl"
@@ -143,7 +144,7 @@ TORCHES = {
 
 
 @pytest.fixture
-def lint(load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def lint(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     script = load_script("image_lint")
 
     def run(*words: str) -> tuple[int, dict[str, Any]]:
@@ -215,7 +216,7 @@ def test_a_build_argument_states_what_the_file_does_not(
 
 
 def test_a_base_without_a_value_is_shown_to_people(
-    tmp_path: Path, load_script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nRUN pip install -r requirements.txt\n")
     assert load_script("image_lint").main(["--dockerfile", str(tmp_path / "Dockerfile")]) == 0

@@ -3,11 +3,12 @@
 import argparse
 import itertools
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 from tests.unit.jobs.plans import plan
 
 from trainyard.cluster.checks import CHECKS
@@ -24,7 +25,6 @@ from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 from trainyard.watch.failure_classes import FailureClass
 
-Load = Callable[[str], Any]
 # test_cluster_target.py has every set of options.
 OPTIONS = {
     "--kubeconfig": "team b.yaml",
@@ -43,9 +43,7 @@ def told(command: str, *, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("retries", ["0", "2"])
-def test_what_follows_a_job_that_was_sent(
-    retries: str, load_script: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_follows_a_job_that_was_sent(retries: str, monkeypatch: pytest.MonkeyPatch) -> None:
     deploy, there, nobody = load_script("job_deploy"), plan(), argparse.Namespace()
     monkeypatch.setattr(deploy, "find", lambda *_: None)
     monkeypatch.setattr(deploy, "submit", lambda *_, **__: None)
@@ -85,7 +83,7 @@ def states() -> Iterator[JobState]:
                 )
 
 
-def test_what_to_do_about_a_job_in_every_state(load_script: Load) -> None:
+def test_what_to_do_about_a_job_in_every_state() -> None:
     args = load_script("job").parse_args(["status", "llama", *GIVEN])
     target, verbs = cluster_target(args), set()
     for state in states():
@@ -111,7 +109,7 @@ def verdict_on(job: JobSpec, fix: str) -> Verdict:
 
 
 @pytest.mark.parametrize("script", ["cluster", "job_deploy"])
-def test_remedies_of_every_check_reach_the_cluster(script: str, load_script: Load) -> None:
+def test_remedies_of_every_check_reach_the_cluster(script: str) -> None:
     words = ["--config", "c.yaml"] if script == "job_deploy" else ["check"]
     args = load_script(script).parse_args([*words, *GIVEN])
     job = JobSpec(**job_values(args)).with_settings(ClusterConfig())

@@ -8,17 +8,19 @@ environment change nothing.
 import itertools
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.git_repository import git
+from tests.scripts.conftest import load_script
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.errors import ConfigError
 from trainyard.gateways.git import git_facts
 from trainyard.run.identity import ci_facts_at, write_identity
+
+script = load_script("store_sync")
 
 PLACES = ("own", "own-ignored", "own-subfolder", "other", "none", "link", "submodule", "worktree", "bare")
 STARTS = ("own", "other", "none")
@@ -80,11 +82,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("store_sync")
-
-
 @pytest.mark.parametrize(
     ("place", "start", "variables"),
     [
@@ -94,7 +91,7 @@ def script(load_script: Callable[[str], Any]) -> Any:
     ],
 )
 def test_the_commit_on_record_is_that_of_the_files_repository(
-    place: str, start: str, variables: str, world: World, script: Any, monkeypatch: pytest.MonkeyPatch
+    place: str, start: str, variables: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in world.variables(variables).items():
         monkeypatch.setenv(name, value)
@@ -129,7 +126,7 @@ STATES = ("tracked", "untracked", "ignored")
     ],
 )
 def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
-    age: str, kind: str, state: str, code: str | None, script: Any, tmp_path: Path, caplog: Any
+    age: str, kind: str, state: str, code: str | None, tmp_path: Path, caplog: Any
 ) -> None:
     own = tmp_path / "own"
     repository(own, "own")
@@ -157,7 +154,7 @@ def test_a_commit_that_is_newer_than_the_file_did_not_write_it(
 
 @pytest.mark.parametrize("place", ["own", "none"])
 def test_a_stored_manifest_and_document_004s_names_the_same_commit(
-    place: str, world: World, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(world.folders["other"])
     checkpoint, expected = world.folders[place] / "step-7.pt", world.commits[place]
@@ -170,7 +167,7 @@ def test_a_stored_manifest_and_document_004s_names_the_same_commit(
         assert str(world.commits["other"]) not in json.dumps(manifest)
 
 
-def test_a_named_folder_without_committed_code_is_refused(world: World, script: Any, tmp_path: Path) -> None:
+def test_a_named_folder_without_committed_code_is_refused(world: World, tmp_path: Path) -> None:
     for place in ("none", "own-ignored", "bare"):
         with pytest.raises(ConfigError, match="no file there is committed"):
             origin_of_checkpoint(world.folders["own"] / "step-7.pt", world.folders[place])

@@ -1,23 +1,20 @@
 """Pushing an image: an inherited label gives it no tag."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 
 from trainyard.gateways.images.local_builder import ImageFacts
 from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL
 from trainyard.image.context.build_context import content_tag
 from trainyard.image.release.tag_strategy import facts_of_own_build
 
+script = load_script("image_push")
+
 CONTENT, COMMIT = "c" * 64, "a1" * 20
 OWN = f"fsdp:{content_tag(CONTENT)}"
-
-
-@pytest.fixture
-def script(load_script: Callable[[str], Any]) -> Any:
-    return load_script("image_push")
 
 
 def image(image_id: str) -> ImageFacts:
@@ -29,7 +26,7 @@ def image(image_id: str) -> ImageFacts:
     ("here", "own"), [({OWN: image("one")}, True), ({OWN: image("base")}, False), ({}, False)]
 )
 def test_a_derived_image_gets_no_tag_of_the_content_and_commit_that_it_inherits(
-    here: dict[str, ImageFacts], own: bool, script: Any
+    here: dict[str, ImageFacts], own: bool
 ) -> None:
     builder: Any = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
     facts = facts_of_own_build("fsdp:latest", builder, image("one"))

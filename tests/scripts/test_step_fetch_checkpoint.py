@@ -5,20 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import load_script
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.command import handler
 from trainyard.run.directory import RunDirectory
 
-
-@pytest.fixture(scope="module")
-def fetch_resume(load_script: Any) -> Any:
-    return load_script("step_fetch_checkpoint")
+fetch_resume = load_script("step_fetch_checkpoint")
 
 
 def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
-    fetch_resume: Any,
     finished_run: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,12 +1,11 @@
 """Plans whose run cannot be proven: each command reports it before anything is sent."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cases import each_case
+from tests.scripts.conftest import load_script
 from tests.unit.jobs.plans import config, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
 from tests.unit.proof.test_proof import judge
@@ -41,7 +40,6 @@ def test_a_plan_warns_of_what_cannot_be_proven_and_is_refused_if_the_job_would_f
     kind: str,
     unproven: tuple[str, ...],
     refused: tuple[str, ...],
-    load_script: Callable[[str], Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """With the level WARN, NCCL's log does not show the channels; over TCP none is needed."""
@@ -79,11 +77,7 @@ def test_parts_of_the_proof_and_checks_of_a_cluster_have_different_names() -> No
 @each_case("nodes", [1, 2])
 @each_case("instance", [*TYPES, ""])
 def test_plan_training_states_it_below_the_result(
-    instance: str,
-    nodes: int,
-    network: str,
-    load_script: Callable[[str], Any],
-    capsys: pytest.CaptureFixture[str],
+    instance: str, nodes: int, network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--instance-type", instance] if instance else ["--set", "model.device=cpu"]
     words = ["--config", str(SMOKE), "--set", "compute.strategy=ddp", "--set", f"compute.network={network}"]

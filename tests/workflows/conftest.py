@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -50,6 +50,11 @@ def shipped_workflow(name: str) -> Shipped:
     return read(ROOT / ".github" / "workflows" / name)
 
 
+PIPELINE = shipped_workflow("train.yml")
+"""The pipeline, which other workflows call."""
+PIPELINE_JOB: dict[str, Any] = PIPELINE.jobs["train"]
+CALLER = shipped_workflow("training_ci.yml")
+"""This repository's own caller of it."""
 WORKFLOWS = [read(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
 ACTIONS = [read(path) for path in sorted((ROOT / ".github" / "actions").glob("*/action.yml"))]
 
@@ -66,60 +71,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("shipped", [*WORKFLOWS, *ACTIONS], ids=name_of)
 
 
-@pytest.fixture(scope="session")
-def training() -> Shipped:
-    """The pipeline, which other workflows call."""
-    return shipped_workflow("train.yml")
+@cache
+def help_of(script: str) -> str:
+    """Return the help of a command, read once."""
+    with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+        import_module(f"trainyard.commands.{script}").main(["--help"])
+    return printed.getvalue()
 
 
-@pytest.fixture(scope="session")
-def caller() -> Shipped:
-    """This repository's own caller of it."""
-    return shipped_workflow("training_ci.yml")
-
-
-@pytest.fixture(scope="session")
-def training_job(training: Shipped) -> dict[str, Any]:
-    job: dict[str, Any] = training.jobs["train"]
-    return job
-
-
-@pytest.fixture(scope="session")
-def root() -> Path:
-    return ROOT
-
-
-@pytest.fixture(scope="session")
-def pipeline() -> list[str]:
-    """The steps that make a run, in their order, wherever it is made."""
-    return ["machine", "readiness", "prepare", "claim", "train", "store", "prove", "report", "notify"]
-
-
-@pytest.fixture(scope="session")
-def help_of() -> Callable[[str], str]:
-    """Returns the help of a command, read once."""
-
-    @cache
-    def ask(script: str) -> str:
-        with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
-            import_module(f"trainyard.commands.{script}").main(["--help"])
-        return printed.getvalue()
-
-    return ask
-
-
-@pytest.fixture(scope="session")
-def shell() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a step's `run` as GitHub's bash does; keyword arguments are its variables. A failure raises."""
-
-    def run(text: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
-        given = {"PATH": os.environ["PATH"], **variables}
-        return subprocess.run(
-            line, cwd=cwd, env=given, capture_output=True, text=True, timeout=60, check=True
-        )
-
-    return run
+def shell(text: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a step's `run` as GitHub's bash does; keyword arguments are its variables. A failure raises."""
+    line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
+    given = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(line, cwd=cwd, env=given, capture_output=True, text=True, timeout=60, check=True)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cases import each_case
 from tests.git_repository import git
-from tests.workflows.conftest import shipped_workflow
+from tests.workflows.conftest import shell, shipped_workflow
 
 
 def test_the_merge_is_compared_with_the_base_that_it_merges_into(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_any_repository_gets_a_comment_on_its_own_branches_only(expressions: Any
 
 
 @each_case("count", range(6))
-def test_a_quota_that_is_used_up_is_no_red_coverage(tmp_path: Path, shell: Any, count: int) -> None:
+def test_a_quota_that_is_used_up_is_no_red_coverage(tmp_path: Path, count: int) -> None:
     """Coverage is judged if the data of every group was stored; else a warning says that it was not."""
     jobs = shipped_workflow("ci.yml").jobs
     groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]

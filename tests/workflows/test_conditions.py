@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases import each_case
+from tests.workflows.conftest import CALLER, PIPELINE, PIPELINE_JOB, shell
 from tests.workflows.conftest import shipped_workflow as shipped_file
 
 NAMES = [
@@ -77,7 +78,7 @@ def test_the_required_check_is_red_for_anything_but_success(expressions: Any, re
     ],
 )
 def test_a_typo_in_the_readme_needs_the_documents_alone(
-    tmp_path: Path, shell: Any, files: list[str], event: str, is_text: bool
+    tmp_path: Path, files: list[str], event: str, is_text: bool
 ) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "--quiet"], cwd=tmp_path, check=True)
@@ -104,28 +105,26 @@ EVENTS = ("push", "schedule", "workflow_dispatch", "pull_request", "pull_request
 @each_case("fork", [False, True, None])
 @each_case("event", EVENTS)
 def test_who_trains_this_repository(
-    caller: Any, expressions: Any, event: str, fork: bool | None, branch: str, schedule: str
+    expressions: Any, event: str, fork: bool | None, branch: str, schedule: str
 ) -> None:
     """A dispatch anywhere; not in a fork: a push to the default branch, and the daily run where it is on."""
     repository = {"default_branch": "trunk"} | ({} if fork is None else {"fork": fork})
     github = {"event": {"repository": repository}, "event_name": event, "ref_name": branch}
     known = every_context() | {"github": github, "vars": {"TRAINYARD_SCHEDULE": schedule}}
     is_due = {"push": branch == "trunk", "schedule": schedule.lower() == "true"}.get(event, False)
-    runs = expressions.holds(caller.jobs["train"]["if"], **known)
+    runs = expressions.holds(CALLER.jobs["train"]["if"], **known)
     assert runs is (event == "workflow_dispatch" or (is_due and not fork))
 
 
 @each_case("trains", ["true", "false", ""])
 @each_case("plan", RESULTS)
-def test_a_job_runs_where_the_plan_says_so_and_is_well(
-    training: Any, expressions: Any, plan: str, trains: str
-) -> None:
+def test_a_job_runs_where_the_plan_says_so_and_is_well(expressions: Any, plan: str, trains: str) -> None:
     needs = {"plan": {"result": plan, "outputs": {"trains": trains}}}
     for name in ("train", "wait"):
         for status in ("success", "failure", "cancelled"):
             is_well = status == "success" and plan == "success"
             if is_well or plan != "success":  # GitHub requires success first
-                holds = expressions.holds(training.jobs[name]["if"], status=status, needs=needs)
+                holds = expressions.holds(PIPELINE.jobs[name]["if"], status=status, needs=needs)
                 assert holds is (status == "success" and trains == "true"), name
 
 
@@ -134,9 +133,9 @@ def test_a_job_runs_where_the_plan_says_so_and_is_well(
     ("plan", "trains", "due"), [("failure", "", True), ("success", "true", True), ("success", "false", False)]
 )
 def test_the_last_job_runs_however_a_training_ended(
-    training: Any, expressions: Any, plan: str, trains: str, due: bool, status: str
+    expressions: Any, plan: str, trains: str, due: bool, status: str
 ) -> None:
-    job = training.jobs["notify"]
+    job = PIPELINE.jobs["notify"]
     assert set(job["needs"]) == {"plan", "train"}
     needs = {"plan": {"result": plan, "outputs": {"trains": trains}}}
     assert expressions.holds(job["if"], status=status, needs=needs) is due
@@ -146,29 +145,27 @@ def test_the_last_job_runs_however_a_training_ended(
 
 
 @each_case("end", ["", "{}"])
-def test_what_a_killed_step_left_is_stored(training_job: Any, expressions: Any, end: str) -> None:
-    [finish] = [each for each in training_job["steps"] if each.get("id") == "finish"]
+def test_what_a_killed_step_left_is_stored(expressions: Any, end: str) -> None:
+    [finish] = [each for each in PIPELINE_JOB["steps"] if each.get("id") == "finish"]
     context = {"steps": {"train": {"outputs": {"end": end} if end else {}}}}
     for status in ("failure", "cancelled"):
         assert expressions.holds(finish["if"], status=status, **context) is (end == "")
 
 
-def test_the_machine_its_limit_its_container_and_its_queue_are_those_of_the_plan(
-    training_job: Any, expressions: Any
-) -> None:
+def test_the_machine_its_limit_its_container_and_its_queue_are_those_of_the_plan(expressions: Any) -> None:
     plan: dict[str, Any] = {"runner": ["self-hosted", "gpu"], "job_minutes": 355, "queue": "trainyard-gpu"}
     plan |= {"container": {"image": "a/b:1", "options": "--gpus all"}, "environment": "training"}
     context = {"needs": {"plan": {"outputs": {"plan": json.dumps(plan)}}}}
     found = {
-        "runner": training_job["runs-on"],
-        "job_minutes": training_job["timeout-minutes"],
-        "container": training_job["container"],
-        "queue": training_job["concurrency"]["group"],
-        "environment": training_job["environment"]["name"],
+        "runner": PIPELINE_JOB["runs-on"],
+        "job_minutes": PIPELINE_JOB["timeout-minutes"],
+        "container": PIPELINE_JOB["container"],
+        "queue": PIPELINE_JOB["concurrency"]["group"],
+        "environment": PIPELINE_JOB["environment"]["name"],
     }
     assert {name: expressions.value(text, **context) for name, text in found.items()} == plan
-    assert training_job["concurrency"]["queue"] == "max", "the third push waits, and is not cancelled"
-    assert training_job["concurrency"]["cancel-in-progress"] == "false"
+    assert PIPELINE_JOB["concurrency"]["queue"] == "max", "the third push waits, and is not cancelled"
+    assert PIPELINE_JOB["concurrency"]["cancel-in-progress"] == "false"
 
 
 @each_case("fork", [False, True])

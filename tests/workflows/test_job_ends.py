@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from tests.workflows.conftest import PIPELINE
+
 from trainyard.github.job_end import TRAINING, JobEnd, job_of_call, rerun_command, unreported_end
 
 Needs = dict[str, Any]
@@ -108,11 +110,9 @@ def test_somebody_hears_of_each_end_of_a_training_exactly_once() -> None:
     assert seen >= 27
 
 
-def test_the_job_that_reports_runs_where_there_is_something_to_report(
-    training: Any, expressions: Any
-) -> None:
+def test_the_job_that_reports_runs_where_there_is_something_to_report(expressions: Any) -> None:
     """It may run in vain, which costs a minute; it may never be skipped where somebody has to hear."""
-    job = training.jobs["notify"]
+    job = PIPELINE.jobs["notify"]
     for needs in ends_of_training():
         own = {name: each for name, each in needs.items() if name != "continue"}
         results = {each["result"] for each in own.values()}
@@ -120,7 +120,7 @@ def test_the_job_that_reports_runs_where_there_is_something_to_report(
         status = "failure" if "failure" in results else "cancelled"
         runs = expressions.holds(job["if"], status=status, needs=own)
         assert runs or not unheard, needs
-    assert set(job["needs"]) == set(training.jobs) - {"notify", "wait"}  # nobody misses a reminder
+    assert set(job["needs"]) == set(PIPELINE.jobs) - {"notify", "wait"}  # nobody misses a reminder
 
 
 def test_github_runs_one_run_fifty_times_and_then_a_new_one_is_suggested() -> None:
@@ -185,11 +185,11 @@ def test_a_warning_is_no_cause_and_an_error_of_a_step_has_its_title() -> None:
     assert own == JobEnd("it did not move on", RERUN, by_person=False)
 
 
-def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runner(training: Any) -> None:
+def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runner() -> None:
     """GitHub runs a job again together with all that need it, and keeps the results of the others."""
     needs = {
         name: {job.get("needs", [])} if isinstance(job.get("needs"), str) else set(job.get("needs", []))
-        for name, job in training.jobs.items()
+        for name, job in PIPELINE.jobs.items()
     }
 
     def runs_again(first: str) -> set[str]:
@@ -198,7 +198,7 @@ def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runn
             found |= {name for name, others in needs.items() if others & found}
         return found
 
-    assert runs_again("plan") == set(training.jobs)
+    assert runs_again("plan") == set(PIPELINE.jobs)
     assert "wait" not in runs_again("train")  # so `gh run rerun --failed` is not what a message names
     jobs = [
         {"id": 1, "name": "a / Plan"},
@@ -209,8 +209,8 @@ def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runn
     assert rerun_command(RUN, job_of_call([], "Plan", "hosted 9")) == f"gh run rerun {RUN}"
 
 
-def test_the_jobs_have_the_names_that_github_lists(training: Any) -> None:
-    jobs = training.jobs
+def test_the_jobs_have_the_names_that_github_lists() -> None:
+    jobs = PIPELINE.jobs
     assert {name: words.title for name, words in TRAINING.items()} == {
         name: jobs.get(name, jobs["notify"])["name"] for name in TRAINING
     }

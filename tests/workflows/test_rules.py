@@ -1,10 +1,10 @@
 """Rules that every workflow and composite action keeps, read from the shipped files."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.workflows.conftest import ROOT
 
 STEP_LIMIT_MINUTES = 360
 """GitHub caps a step's time limit here, on self-hosted runners too."""
@@ -28,9 +28,9 @@ def test_no_step_has_a_limit_that_github_would_cut(shipped: Any) -> None:
     assert [limit for limit in limits if limit > STEP_LIMIT_MINUTES] == []
 
 
-def test_one_action_has_one_pin_everywhere(root: Path) -> None:
+def test_one_action_has_one_pin_everywhere() -> None:
     pins: dict[str, set[str]] = {}
-    for path in (root / ".github").rglob("*.yml"):
+    for path in (ROOT / ".github").rglob("*.yml"):
         for name, pin in re.findall(r"uses: ([\w.-]+/[\w./-]+)@(\S+)", path.read_text()):
             pins.setdefault(name, set()).add(pin)
     assert pins
@@ -59,9 +59,9 @@ def test_secrets_are_given_to_steps_not_to_jobs(workflow: Any) -> None:
         assert "secrets." not in str(scope.get("env", {}))
 
 
-def called(job: dict[str, Any], root: Path) -> dict[str, Any]:
+def called(job: dict[str, Any]) -> dict[str, Any]:
     """The workflow that a job calls."""
-    content: dict[str, Any] = yaml.load((root / job["uses"][2:]).read_text(), Loader=yaml.BaseLoader)
+    content: dict[str, Any] = yaml.load((ROOT / job["uses"][2:]).read_text(), Loader=yaml.BaseLoader)
     return content
 
 
@@ -69,18 +69,18 @@ def callers(workflow: Any) -> dict[str, dict[str, Any]]:
     return {name: job for name, job in workflow.jobs.items() if "uses" in job}
 
 
-def test_a_caller_may_what_the_jobs_it_calls_may(workflow: Any, root: Path) -> None:
+def test_a_caller_may_what_the_jobs_it_calls_may(workflow: Any) -> None:
     """A called job gets no permission that its caller lacks."""
     ranks = ("none", "read", "write")
     for name, caller in callers(workflow).items():
-        for job in called(caller, root)["jobs"].values():
+        for job in called(caller)["jobs"].values():
             for scope, level in job["permissions"].items():
                 given = caller["permissions"].get(scope, "none")
                 assert ranks.index(given) >= ranks.index(level), f"{name}: {scope}: {level}"
 
 
-def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
-    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+def test_commands_in_the_documents_dispatch_what_there_is() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = [
         (workflow, rest)
         for page in pages
@@ -88,24 +88,22 @@ def test_commands_in_the_documents_dispatch_what_there_is(root: Path) -> None:
     ]
     assert found
     for workflow, rest in found:
-        path = root / ".github" / "workflows" / workflow
+        path = ROOT / ".github" / "workflows" / workflow
         dispatch = yaml.load(path.read_text(), Loader=yaml.BaseLoader)["on"]["workflow_dispatch"] or {}
         assert set(re.findall(r"-f (\w+)=", rest)) <= set(dispatch.get("inputs", {})), (
             f"gh workflow run {workflow}{rest}"
         )
 
 
-def runners(workflow: Any, root: Path) -> set[str]:
+def runners(workflow: Any) -> set[str]:
     """Return the runners of all jobs, including those of called workflows."""
     own = {str(job["runs-on"]) for job in workflow.jobs.values() if "runs-on" in job}
-    return own | {
-        str(j["runs-on"]) for c in callers(workflow).values() for j in called(c, root)["jobs"].values()
-    }
+    return own | {str(j["runs-on"]) for c in callers(workflow).values() for j in called(c)["jobs"].values()}
 
 
-def test_a_pull_request_never_reaches_a_self_hosted_runner_nor_a_secret(workflow: Any, root: Path) -> None:
+def test_a_pull_request_never_reaches_a_self_hosted_runner_nor_a_secret(workflow: Any) -> None:
     if "pull_request" in workflow.content["on"]:
-        assert runners(workflow, root) <= {"ubuntu-24.04"}
+        assert runners(workflow) <= {"ubuntu-24.04"}
         assert "secrets." not in workflow.text
     assert {"pull_request_target", "workflow_run", "issue_comment"}.isdisjoint(workflow.content["on"])
 
@@ -140,14 +138,14 @@ def test_secrets_stand_in_an_environment(workflow: Any) -> None:
     assert [n for n, j in own.items() if secrets_of(j) and "environment" not in j] == []
 
 
-def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any, root: Path) -> None:
+def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any) -> None:
     """GitHub gives a called job only secrets that its workflow declares and the caller names, even of the
     job's own environment (actions/runner 1490, 4453): an undeclared one is empty, without an error.
 
     The caller has no environment, so the value is that of the called job's environment.
     """
     for name, caller in callers(workflow).items():
-        content = called(caller, root)
+        content = called(caller)
         declared = set((content["on"]["workflow_call"] or {}).get("secrets", {}))
         users = {job: secrets_of(each) for job, each in content["jobs"].items() if secrets_of(each)}
         used = set().union(*users.values())
@@ -156,14 +154,14 @@ def test_a_called_job_gets_every_secret_that_it_uses(workflow: Any, root: Path) 
         assert [job for job in users if "environment" not in content["jobs"][job]] == [], name
 
 
-def test_dependabot_moves_every_kind_of_pin_and_waits_a_week(root: Path) -> None:
-    updates = yaml.safe_load((root / ".github" / "dependabot.yml").read_text())["updates"]
+def test_dependabot_moves_every_kind_of_pin_and_waits_a_week() -> None:
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
     folders = {
         (update["package-ecosystem"], folder)
         for update in updates
         for folder in update.get("directories", [update.get("directory")])
     }
-    locks = {path.parent.relative_to(root).as_posix() for path in root.glob("tests/**/package-lock.json")}
+    locks = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/package-lock.json")}
     assert {("npm", f"/{folder}") for folder in locks if "node_modules" not in folder} <= folders
     assert {("github-actions", "/"), ("github-actions", "/.github/actions/*")} <= folders
     assert all(update["cooldown"]["default-days"] >= 7 for update in updates)
@@ -174,15 +172,15 @@ def test_everything_that_is_kept_is_kept_for_thirty_days(shipped: Any) -> None:
     assert {step["with"]["retention-days"] for step in uploads} <= {"30"}
 
 
-def test_every_test_is_in_one_group(root: Path) -> None:
-    jobs = yaml.load((root / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
+def test_every_test_is_in_one_group() -> None:
+    jobs = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
     groups = [entry["tests"].split() for entry in jobs["test"]["strategy"]["matrix"]["include"]]
     groups.append(
         jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1].replace('"', "").split(" -m ")[0:1]
     )
     groups.append(["tests/unit/test_docs.py"])  # of `make docs`
-    for file in sorted((root / "tests").rglob("test_*.py")):
-        name = file.relative_to(root).as_posix()
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = file.relative_to(ROOT).as_posix()
         homes = [group for group in groups if is_in(name, group)]
         in_act = name.startswith("tests/workflows/")  # once with `-m act`, once with `-m "not act"`
         assert len(homes) == (2 if in_act else 1), f"{name}: {homes}"

@@ -1,18 +1,18 @@
 """The watchdog's workflow against the code it calls and the workflow it watches."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.cases import each_case
+from tests.workflows.conftest import ROOT
 
 from trainyard.github.setup import SCHEDULE
 
 
 @pytest.fixture(scope="module")
-def watching(root: Path) -> dict[str, Any]:
-    text = (root / ".github" / "workflows" / "watch_runners.yml").read_text()
+def watching() -> dict[str, Any]:
+    text = (ROOT / ".github" / "workflows" / "watch_runners.yml").read_text()
     assert SCHEDULE not in text, "a copy that does not train polls nothing"
     text = text.replace("\n  # schedule:", SCHEDULE)
     content: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)

@@ -1,6 +1,5 @@
 """A small API server on loopback: answers from recorded objects, and misbehaves where a test plants it."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.answering import answering
 from tests.unit.cluster.generated import State
+from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 
 Json = dict[str, Any]
 GROUPS = {"apps": ("v1",), "storage.k8s.io": ("v1",), "scheduling.k8s.io": ("v1",), "kubeflow.org": ("v1",)}
@@ -54,20 +54,9 @@ class Recorded:
     created: list[Json] = field(default_factory=list)
     url: str = ""
 
-    def kubeconfig(self, folder: Path, **user: Any) -> Path:
-        path = folder / "kubeconfig.json"
-        context = {"cluster": "c", "user": "u", "namespace": "team"}
-        path.write_text(
-            json.dumps(
-                {
-                    "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-                    "users": [{"name": "u", "user": user or {"token": "good"}}],
-                    "contexts": [{"name": "recorded", "context": context}],
-                    "current-context": "recorded",
-                }
-            )
-        )
-        return path
+    def kubeconfig(self, folder: Path) -> Path:
+        write_kubeconfig(folder / "kubeconfig.json", self.url)
+        return folder / "kubeconfig.json"
 
     def answer(
         self, method: str, path: str, body: Json | None, headers: Mapping[str, str]

@@ -5,12 +5,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.listener import Listener
+from tests.listener import Listener, read_message
 
 from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.store_address import open_store
@@ -26,8 +26,7 @@ EMPTY = b'HTTP/1.1 200 OK\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n'
 class Server(Listener):
     """Answers each request with the next of `answers`, repeats the last one, and keeps the requests."""
 
-    def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
-        self._read_message = read_message
+    def __init__(self) -> None:
         self.answers = [EMPTY]
         self.requests: list[bytes] = []
         self.connections = 0
@@ -35,7 +34,7 @@ class Server(Listener):
 
     def serve(self, line: socket.socket) -> None:
         self.connections += 1
-        while (message := self._read_message(line))[0]:
+        while (message := read_message(line))[0]:
             self.requests.append(b"\r\n\r\n".join(message))
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             if not answer:
@@ -57,10 +56,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def server(
-    read_message: Callable[[socket.socket], tuple[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    server = Server(read_message)
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     yield server
     server.close()

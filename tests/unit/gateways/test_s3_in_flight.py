@@ -6,12 +6,12 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import pytest
-from tests.listener import Listener
+from tests.listener import Listener, read_message
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.restore.download import Downloader
@@ -26,15 +26,15 @@ BEGUN = b"<R><UploadId>u</UploadId></R>"
 class SlowServer(Listener):
     """Just enough of S3. It answers no part, range or object until `wanted` of them were in flight."""
 
-    def __init__(self, read_message: Callable[[socket.socket], tuple[bytes, bytes]]) -> None:
-        self._read_message, self._changed = read_message, threading.Condition()
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
         self.in_flight = self.most = self.asked = 0
         self.wanted = 8
         self.content = b""
         super().__init__()
 
     def serve(self, line: socket.socket) -> None:
-        while head := self._read_message(line)[0]:
+        while head := read_message(line)[0]:
             line.sendall(self._answer(head))
 
     def _answer(self, head: bytes) -> bytes:
@@ -69,10 +69,8 @@ def reply(body: bytes, headers: bytes = b"") -> bytes:
 
 
 @pytest.fixture
-def server(
-    read_message: Callable[[socket.socket], tuple[bytes, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SlowServer]:
-    server = SlowServer(read_message)
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowServer]:
+    server = SlowServer()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -1,11 +1,8 @@
 """Workloads and configurations to plan for."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import ArchitectureConfig, Config
@@ -22,22 +19,12 @@ TINYLLAMA = ArchitectureConfig(
 )
 
 
-@pytest.fixture
-def workload() -> Callable[..., TrainingWorkload]:
+def workload(**changes: Any) -> TrainingWorkload:
     """TinyLlama on a GPU, 4 × 2,048 tokens in compiled bfloat16, with changes: `workload(batch_size=1)`."""
     base = TrainingWorkload(TINYLLAMA, 4, 1, 2048, bfloat16=True, compiled=True, on_gpu=True)
-
-    def build(**changes: Any) -> TrainingWorkload:
-        return replace(base, **changes)
-
-    return build
+    return replace(base, **changes)
 
 
-@pytest.fixture
-def load() -> Callable[..., Config]:
+def load(name: str, *overrides: str) -> Config:
     """A shipped configuration under overrides: `load("smoke", "training.batch_size=2")`."""
-
-    def build(name: str, *overrides: str) -> Config:
-        return load_config(CONFIGS / f"{name}.yaml", overrides).config
-
-    return build
+    return load_config(CONFIGS / f"{name}.yaml", overrides).config

@@ -1,17 +1,15 @@
 """The smallest change that makes a training fit."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from trainyard.config.schema import Config
+from tests.unit.plan.conftest import load, workload
+
 from trainyard.plan.advice import changes_that_fit, fits_device
 from trainyard.plan.device import Device, cpu, gpu, gpu_of
 from trainyard.plan.device_memory import highest_memory_peak
 from trainyard.plan.instances import find_instance
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
 
-Build = Callable[..., TrainingWorkload]
-Load = Callable[..., Config]
 NAME = "training_configuration"
 EAGER = ("model.dtype=float32", "compute.compile=false")
 """Settings that take most memory, so that there is something to advise."""
@@ -23,14 +21,14 @@ def just_enough_for(work: TrainingWorkload) -> Device:
     return gpu("L4", round(total / 0.95) + 10)
 
 
-def test_a_smaller_batch_of_the_same_global_size_is_the_first_choice(workload: Build) -> None:
+def test_a_smaller_batch_of_the_same_global_size_is_the_first_choice() -> None:
     work = workload(batch_size=8, accumulation=2)
     here = changes_that_fit(work, just_enough_for(replace(work, batch_size=2, accumulation=8)))[0]
     assert here.overrides == ("training.batch_size=2", "training.gradient_accumulation_steps=8")
     assert here.instance is None
 
 
-def test_the_batch_is_split_no_further_than_needed(workload: Build) -> None:
+def test_the_batch_is_split_no_further_than_needed() -> None:
     work = workload(batch_size=12, accumulation=1)
     device = just_enough_for(replace(work, batch_size=6, accumulation=2))
     assert changes_that_fit(work, device)[0].overrides == (
@@ -39,13 +37,13 @@ def test_the_batch_is_split_no_further_than_needed(workload: Build) -> None:
     )
 
 
-def test_bfloat16_comes_when_nothing_that_keeps_the_numbers_helps(workload: Build) -> None:
+def test_bfloat16_comes_when_nothing_that_keeps_the_numbers_helps() -> None:
     work = workload(bfloat16=False, compiled=False, batch_size=1, recomputation=Recomputation.FULL)
     halved = replace(work, bfloat16=True)
     assert changes_that_fit(work, just_enough_for(halved))[0].overrides == ("model.dtype=bfloat16",)
 
 
-def test_another_machine_is_named_with_its_price(workload: Build) -> None:
+def test_another_machine_is_named_with_its_price() -> None:
     (way,) = changes_that_fit(workload(batch_size=1, accumulation=4), gpu_of(find_instance("g6.xlarge")))
     assert way.overrides == ()
     assert way.instance is not None
@@ -53,19 +51,19 @@ def test_another_machine_is_named_with_its_price(workload: Build) -> None:
     assert way.instance.usd_per_hour is not None
 
 
-def test_processors_that_are_too_small_are_answered_with_a_gpu(load: Load) -> None:
+def test_processors_that_are_too_small_are_answered_with_a_gpu() -> None:
     work = training_workload(load(NAME), on_gpu=False)
     ways = changes_that_fit(work, cpu(cores=2, memory_bytes=2**34))
     assert all("model.device=cuda" in way.overrides for way in ways)
     assert all(way.instance for way in ways)
 
 
-def test_nothing_is_suggested_when_nothing_helps(workload: Build) -> None:
+def test_nothing_is_suggested_when_nothing_helps() -> None:
     shape = workload().architecture.model_copy(update={"num_layers": 100_000})
     assert changes_that_fit(workload(architecture=shape), gpu("H100", 2**36)) == ()
 
 
-def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
+def test_every_suggestion_fits_when_it_is_made() -> None:
     for name in ("g5.xlarge", "g6e.xlarge", "p4d.24xlarge", "p5.48xlarge"):
         device = gpu_of(find_instance(name))
         work = training_workload(load(NAME, *EAGER), on_gpu=True)
@@ -77,14 +75,14 @@ def test_every_suggestion_fits_when_it_is_made(load: Load) -> None:
             assert changed.tokens_per_step == work.tokens_per_step
 
 
-def test_activations_are_computed_again_before_the_numbers_change(workload: Build) -> None:
+def test_activations_are_computed_again_before_the_numbers_change() -> None:
     work = workload(batch_size=1, sequence_length=16_384)
     for mode in (Recomputation.SELECTIVE, Recomputation.FULL):
         way = changes_that_fit(work, just_enough_for(replace(work, recomputation=mode)))[0]
         assert way.overrides == (f"compute.activation_checkpointing={mode}",)
 
 
-def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
+def test_idle_neighbours_share_the_model_and_the_batch() -> None:
     work = workload(accumulation=4, recomputation=Recomputation.FULL)
     shared = replace(work, batch_size=2, accumulation=1, layout=Layout(shards=8, sharded=True))
     way = changes_that_fit(work, just_enough_for(shared), devices=8)[0]
@@ -96,7 +94,7 @@ def test_idle_neighbours_share_the_model_and_the_batch(workload: Build) -> None:
     assert way.instance is None
 
 
-def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
+def test_a_copy_on_each_device_becomes_a_shard_on_each() -> None:
     work = workload(batch_size=1, recomputation=Recomputation.FULL)
     copied = replace(work, layout=Layout(replicas=4, gradient_buckets=True))
     sharded = replace(work, layout=Layout(shards=4, sharded=True))
@@ -104,7 +102,7 @@ def test_a_copy_on_each_device_becomes_a_shard_on_each(workload: Build) -> None:
     assert way.overrides == ("compute.strategy=fsdp",)
 
 
-def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(workload: Build) -> None:
+def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much() -> None:
     behind = workload(on_gpu=False, compiled=False, staged=True)
     total = highest_memory_peak(replace(behind, staged=False)).parts.total
     here = cpu(cores=2, memory_bytes=round((total + 2**30) / 0.95) + 10)
@@ -112,7 +110,7 @@ def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much(wo
     assert changes_that_fit(behind, here)[0].overrides == ("checkpointing.mode=sync",)
 
 
-def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts(workload: Build) -> None:
+def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts() -> None:
     behind = workload(staged=True, batch_size=1, accumulation=4)
     large, small = (gpu("H100", 80 * 2**30, host_bytes=size * 2**30) for size in (64, 8))
     assert fits_device(behind, large)

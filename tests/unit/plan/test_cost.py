@@ -1,21 +1,19 @@
 """The time and the cost of a training."""
 
-from collections.abc import Callable
-
 import pytest
+from tests.unit.plan.conftest import workload
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.plan.cost import RentedMachines, default_mfu, estimate
 from trainyard.plan.device import gpu, gpu_of
 from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import find_instance
-from trainyard.plan.workload import Layout, TrainingWorkload
+from trainyard.plan.workload import Layout
 
-Build = Callable[..., TrainingWorkload]
 HERE = RentedMachines(None, 1)
 
 
-def test_time_is_operations_over_the_assumed_share_of_the_peak(workload: Build) -> None:
+def test_time_is_operations_over_the_assumed_share_of_the_peak() -> None:
     instance, work = find_instance("p5.48xlarge"), workload()
     result = estimate(
         TrainingConfig(max_steps=1000), work, gpu_of(instance), rented=RentedMachines(instance, 2), mfu=0.5
@@ -27,7 +25,7 @@ def test_time_is_operations_over_the_assumed_share_of_the_peak(workload: Build) 
     assert result.usd == pytest.approx(flops / (0.5 * 989e12) / 3600 * 2 * 55.04)
 
 
-def test_eight_devices_take_the_time_of_one_for_eight_times_the_tokens(workload: Build) -> None:
+def test_eight_devices_take_the_time_of_one_for_eight_times_the_tokens() -> None:
     training, device = TrainingConfig(max_steps=10), gpu("H100", 2**36)
     one = estimate(training, workload(), device, rented=HERE, mfu=0.4)
     eight = estimate(training, workload(layout=Layout(shards=4, replicas=2)), device, rented=HERE, mfu=0.4)
@@ -35,7 +33,7 @@ def test_eight_devices_take_the_time_of_one_for_eight_times_the_tokens(workload:
     assert eight.seconds == pytest.approx(one.seconds)
 
 
-def test_what_is_not_known_is_none_and_never_zero(workload: Build) -> None:
+def test_what_is_not_known_is_none_and_never_zero() -> None:
     training = TrainingConfig(max_steps=10)
     unknown_gpu = estimate(training, workload(), gpu("Some GPU", 2**36), rented=HERE, mfu=0.4)
     assert (unknown_gpu.seconds, unknown_gpu.usd, unknown_gpu.tokens_per_second) == (None, None, None)
@@ -51,6 +49,6 @@ def test_what_is_not_known_is_none_and_never_zero(workload: Build) -> None:
     assert endless.tokens_per_second is not None
 
 
-def test_compiled_steps_are_assumed_to_be_faster(workload: Build) -> None:
+def test_compiled_steps_are_assumed_to_be_faster() -> None:
     assert default_mfu(workload(compiled=True)) > default_mfu(workload(compiled=False))
     assert default_mfu(workload(on_gpu=False)) > default_mfu(workload())

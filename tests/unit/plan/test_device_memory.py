@@ -2,12 +2,11 @@
 
 import importlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.unit.plan.conftest import load, workload
 
 from trainyard.config.parameters import count_parameters
 from trainyard.errors import ConfigError
@@ -17,7 +16,6 @@ from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, tra
 from trainyard.training.model import attention, loss
 
 ROOT = Path(__file__).resolve().parents[3]
-Build = Callable[..., TrainingWorkload]
 # Real training steps of small models, in bytes: benchmarks/memory_fit.py --device cpu --json --shape NAME ...
 MEASURED = {
     result["shape"]: result["measured"]
@@ -40,14 +38,14 @@ def at(work: TrainingWorkload, name: str) -> MemoryParts:
     return next(moment.parts for moment in memory_peaks_of(work) if moment.name == name)
 
 
-def test_accumulated_passes_start_with_the_gradients_of_the_one_before(workload: Build) -> None:
+def test_accumulated_passes_start_with_the_gradients_of_the_one_before() -> None:
     assert at(workload(accumulation=1), "loss").gradients == 0
     assert at(workload(accumulation=2), "loss").gradients == 4 * 1_100_048_384
     buckets = workload(layout=Layout(replicas=2, gradient_buckets=True))
     assert at(buckets, "loss").gradients == 4 * 1_100_048_384
 
 
-def test_the_rows_of_logits_are_those_that_the_loss_takes(workload: Build) -> None:
+def test_the_rows_of_logits_are_those_that_the_loss_takes() -> None:
     assert device_memory.LOSS_ROWS_BYTES == loss.ROWS_BYTES
     for on_gpu, limit in enumerate(loss.ROWS_BYTES):
         work = workload(on_gpu=bool(on_gpu))
@@ -55,7 +53,7 @@ def test_the_rows_of_logits_are_those_that_the_loss_takes(workload: Build) -> No
         assert limit < rows <= 2 * limit
 
 
-def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
+def test_each_stronger_recomputation_keeps_less() -> None:
     kept = [activations.block_bytes(workload(recomputation=mode)) for mode in Recomputation]
     assert kept == sorted(kept, reverse=True)
     assert len(set(kept)) == 3
@@ -64,7 +62,7 @@ def test_each_stronger_recomputation_keeps_less(workload: Build) -> None:
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_shards_divide_the_state_and_gather_two_blocks(workload: Build) -> None:
+def test_shards_divide_the_state_and_gather_two_blocks() -> None:
     whole, eighth = workload(), workload(layout=Layout(shards=8, sharded=True))
     optimizer = at(eighth, "optimizer step")
     assert optimizer.moments == at(whole, "optimizer step").moments // 8
@@ -76,11 +74,11 @@ def test_shards_divide_the_state_and_gather_two_blocks(workload: Build) -> None:
     assert highest_memory_peak(eighth).parts.total < highest_memory_peak(whole).parts.total
 
 
-def test_replicas_change_no_memory(workload: Build) -> None:
+def test_replicas_change_no_memory() -> None:
     assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(workload())
 
 
-def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -> None:
+def test_grouped_float32_attention_on_a_gpu_keeps_every_score() -> None:
     grouped = workload(bfloat16=False)
     scores = 4 * 32 * 2048
     assert activations.scores_are_kept(grouped)
@@ -91,7 +89,7 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score(workload: Build) -
     assert not activations.scores_are_kept(replace(grouped, architecture=shape))
 
 
-def test_short_compiled_attention_on_processors_keeps_every_score_too(workload: Build) -> None:
+def test_short_compiled_attention_on_processors_keeps_every_score_too() -> None:
     short = workload(on_gpu=False, sequence_length=activations.LONGEST_WRITTEN_OUT)
     assert attention.LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
     assert activations.scores_are_kept(short)
@@ -99,14 +97,14 @@ def test_short_compiled_attention_on_processors_keeps_every_score_too(workload: 
     assert not activations.scores_are_kept(replace(short, sequence_length=513))
 
 
-def test_autocast_copies_the_weights_and_halves_the_products(workload: Build) -> None:
+def test_autocast_copies_the_weights_and_halves_the_products() -> None:
     half, full = workload(), workload(bfloat16=False, on_gpu=False)
     assert at(half, "loss").copies == 2 * count_parameters(half.architecture).multiplied
     assert at(full, "loss").copies == 0
     assert activations.block_bytes(half) < activations.block_bytes(full)
 
 
-def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> None:
+def test_a_workload_is_read_from_the_configuration() -> None:
     work = training_workload(load("training_configuration"), on_gpu=True)
     assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
     assert (work.bfloat16, work.compiled, work.on_gpu) == (True, True, True)
@@ -115,7 +113,7 @@ def test_a_workload_is_read_from_the_configuration(load: Callable[..., Any]) -> 
     assert (eager.bfloat16, eager.compiled, eager.recomputation) == (False, False, Recomputation.FULL)
 
 
-def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Callable[..., Any]) -> None:
+def test_the_layout_is_read_from_the_configuration_and_the_processes() -> None:
     def layout(*overrides: str) -> Layout:
         return training_workload(load("training_configuration", *overrides), on_gpu=True, processes=8).layout
 
@@ -128,7 +126,7 @@ def test_the_layout_is_read_from_the_configuration_and_the_processes(load: Calla
         layout("compute.strategy=hsdp", "compute.replicas=3")
 
 
-def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -> None:
+def test_an_offloaded_model_leaves_the_device_its_activations() -> None:
     kept = workload(layout=Layout(shards=8, sharded=True))
     offloaded = replace(kept, layout=replace(kept.layout, offloaded=True))
     parts = at(offloaded, "optimizer step")
@@ -136,14 +134,14 @@ def test_an_offloaded_model_leaves_the_device_its_activations(workload: Build) -
     assert at(offloaded, "loss").activations == at(kept, "loss").activations
 
 
-def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it(workload: Build) -> None:
+def test_a_sharded_model_in_bfloat16_has_a_residual_stream_of_it() -> None:
     full = workload(recomputation=Recomputation.FULL)
     sharded = replace(full, layout=Layout(sharded=True))
     assert 2 * activations.block_bytes(sharded) == activations.block_bytes(full)
     assert at(sharded, "loss").copies == 0
 
 
-def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Build) -> None:
+def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width() -> None:
     sharded = workload(layout=Layout(shards=2, sharded=True))
     cut = workload(layout=Layout(shards=2, tensor=4, sharded=True))
     assert at(cut, "optimizer step").moments == at(sharded, "optimizer step").moments // 4
@@ -155,7 +153,7 @@ def test_a_cut_model_has_its_share_of_heads_and_of_the_inner_width(workload: Bui
     assert cut.layout.devices == 8
 
 
-def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..., Any]) -> None:
+def test_compressed_gradients_leave_an_error_for_the_next_step() -> None:
     settings = ("compute.strategy=ddp", "compute.gradient_compression=powersgd")
     plain = training_workload(load("smoke", settings[0]), on_gpu=False, processes=2)
     compressed = training_workload(load("smoke", *settings), on_gpu=False, processes=2)
@@ -166,7 +164,7 @@ def test_compressed_gradients_leave_an_error_for_the_next_step(load: Callable[..
     assert training_workload(load("smoke", *settings), on_gpu=False).layout == Layout()
 
 
-def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head(workload: Build) -> None:
+def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_head() -> None:
     together = workload(compiled=False, on_gpu=False)
     apart = replace(together, separate=True)
     mask, repeated = 2 * 2048, 2 * 2 * (2048 - 4 * 64)
@@ -180,7 +178,7 @@ def test_documents_that_are_kept_apart_cost_a_mask_a_block_and_keys_for_every_he
     assert activations.block_bytes(again) == 4 * 2048
 
 
-def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept(workload: Build) -> None:
+def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_kept() -> None:
     apart = workload(on_gpu=False, separate=True)
     assert activations.shared_bytes(apart) == 2 * 2048
     short = replace(apart, sequence_length=512)
@@ -191,7 +189,7 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
     )
 
 
-def test_the_copy_that_saving_makes_is_in_main_memory(load: Callable[..., Any]) -> None:
+def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
     def work(*overrides: str, on_gpu: bool = False) -> TrainingWorkload:
         config = load("smoke", "compute.strategy=ddp", *overrides)
         return training_workload(config, on_gpu=on_gpu, processes=2)

@@ -1,21 +1,18 @@
 """The plan as one value."""
 
 import json
-from collections.abc import Callable
 
 import pytest
+from tests.unit.plan.conftest import load
 
-from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.plan.cost import RentedMachines
 from trainyard.plan.device import cpu, gpu_of
 from trainyard.plan.instances import find_instance
 from trainyard.plan.training_plan import plan_training
 
-Load = Callable[..., Config]
 
-
-def test_what_is_not_known_is_absent(load: Load) -> None:
+def test_what_is_not_known_is_absent() -> None:
     plan = plan_training(load("smoke"), cpu(cores=2, memory_bytes=2**35), rented=RentedMachines(None, 1))
     data = json.loads(json.dumps(plan.to_json()))
     assert plan.fits
@@ -26,7 +23,7 @@ def test_what_is_not_known_is_absent(load: Load) -> None:
     assert data["parameters"]["total"] == 803_968
 
 
-def test_the_parts_are_those_of_the_peak_and_add_up(load: Load) -> None:
+def test_the_parts_are_those_of_the_peak_and_add_up() -> None:
     instance = find_instance("p5.48xlarge")
     config = load("training_configuration", "model.dtype=bfloat16")
     data = plan_training(config, gpu_of(instance), rented=RentedMachines(instance, 3)).to_json()
@@ -38,14 +35,14 @@ def test_the_parts_are_those_of_the_peak_and_add_up(load: Load) -> None:
     assert data["device"]["usd_per_hour"] == 3 * 55.04
 
 
-def test_a_given_share_of_the_peak_replaces_the_assumed_one(load: Load) -> None:
+def test_a_given_share_of_the_peak_replaces_the_assumed_one() -> None:
     device, rented = cpu(cores=2, memory_bytes=2**35), RentedMachines(None, 1)
     assumed = plan_training(load("smoke"), device, rented=rented).estimate
     half = plan_training(load("smoke"), device, rented=rented, mfu=assumed.mfu / 2).estimate
     assert half.seconds == 2 * (assumed.seconds or 0)
 
 
-def test_another_recipe_is_refused_with_a_way_to_measure_it(load: Load) -> None:
+def test_another_recipe_is_refused_with_a_way_to_measure_it() -> None:
     with pytest.raises(
         ConfigError, match=r"recipe: command cannot be planned: only the trainer of this repository"
     ):

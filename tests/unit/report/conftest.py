@@ -1,6 +1,5 @@
 """Run directories as the trainer leaves them: complete, running, killed, stopped, failed."""
 
-import json
 import math
 import os
 from collections.abc import Callable
@@ -205,38 +204,13 @@ def provenance() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def tear() -> Callable[[Path], None]:
-    """Cut the last line of a file in the middle, as a crash does."""
-
-    def cut(path: Path) -> None:
-        content = path.read_bytes()
-        path.write_bytes(content[:-25])
-        assert not json_lines_whole(path)
-
-    return cut
-
-
-def json_lines_whole(path: Path) -> bool:
-    try:
-        json.loads(path.read_text().splitlines()[-1])
-    except ValueError:
-        return False
-    return True
-
-
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "report"
 
 
-@pytest.fixture
-def golden() -> Callable[[str, str], None]:
-    """Compares a text with a file in tests/golden/report; TRAINYARD_WRITE_GOLDEN=1 writes it instead."""
-
-    def compare(name: str, text: str) -> None:
-        path = GOLDEN / name
-        if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        assert text == path.read_text()
-
-    return compare
+def compare_golden(name: str, text: str) -> None:
+    """Compare a text with a file in tests/golden/report; TRAINYARD_WRITE_GOLDEN=1 writes it instead."""
+    path = GOLDEN / name
+    if os.environ.get("TRAINYARD_WRITE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()

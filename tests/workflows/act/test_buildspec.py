@@ -6,13 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.workflows.conftest import help_of
 
 from trainyard.commands import module_name
 
@@ -99,7 +99,7 @@ def new_machine(repository: Path, tmp_path: Path) -> Any:
 CALL = r"\.venv/bin/trainyard ((?:config |image )?[a-z]+)"
 
 
-def test_every_command_knows_the_flags_it_is_given(help_of: Callable[[str], str]) -> None:
+def test_every_command_knows_the_flags_it_is_given() -> None:
     for line in commands(*PHASES):
         for name in re.findall(CALL, line):
             for flag in set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", line)):

@@ -13,13 +13,13 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.answering import QuietHandler, serving
+from tests.answering import answering
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
@@ -164,6 +164,28 @@ class MemoryCluster:
                 return fault
         return None
 
+    def respond(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """The answer to any request, or what its fault makes of it."""
+        address = urlsplit(path)
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        request = Request(method, unquote(address.path), query, body, headers.get("Accept", ""))
+        with self.news:
+            self.requests.append(request)
+            fault = self.fault_of(request.method, request.path)
+        if fault is not None and fault.status == CUT_AFTER:
+            self.answer(request)
+        if fault is not None:
+            return (0, None) if fault.status < 0 else _refused(fault.status, fault.message)
+        if "watch" in query:
+            return 200, (json.dumps(event).encode() + b"\n" for event in self.events(request))
+        return self.log(request) if request.path.endswith("/log") else self.answer(request)
+
+    def log(self, request: Request) -> tuple[int, Any]:
+        """The answer to a request for the log of a container."""
+        pod = request.path.split("/")[-2]
+        log = self.logs.get((pod, request.query["container"], "previous" in request.query))
+        return _refused(404, f'pods "{pod}" not found') if log is None else (200, _lines(log, request.query))
+
     def answer(self, request: Request) -> tuple[int, Json]:
         """The answer to anything but a watch or a log."""
         self.before(request.method, request.path)
@@ -282,6 +304,15 @@ def _refused(status: int, message: str, reason: str = "") -> tuple[int, Json]:
     }
 
 
+def _lines(log: PodLog, query: Mapping[str, str]) -> Iterator[bytes]:
+    lines = log.lines[-int(query.get("tailLines", 10**6)) :]
+    for line in lines[: log.cut]:
+        yield f"{line}\n".encode()
+    if log.cut is not None:
+        yield lines[log.cut].encode()
+        raise ConnectionAbortedError
+
+
 def _place(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -335,76 +366,11 @@ def _merged(old: Any, patch: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-class _Handler(QuietHandler):
-    """Speaks HTTP for the cluster of its server."""
-
-    cluster: MemoryCluster
-
-    def serve(self) -> None:
-        split = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(split.query).items()}
-        size = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(size)) if size else None
-        accept = self.headers.get("Accept", "")
-        request = Request(self.command, unquote(split.path), query, body, accept)
-        with self.cluster.news:
-            self.cluster.requests.append(request)
-            fault = self.cluster.fault_of(request.method, request.path)
-        if fault is not None and fault.status == CUT_AFTER:
-            self.cluster.answer(request)
-        if fault is not None and fault.status < 0:
-            self._hang_up()
-        elif fault is not None:
-            self._whole(*_refused(fault.status, fault.message))
-        elif "watch" in query:
-            self._send_parts(json.dumps(event).encode() + b"\n" for event in self.cluster.events(request))
-        elif request.path.endswith("/log"):
-            self._log(request)
-        else:
-            self._whole(*self.cluster.answer(request))
-
-    def _log(self, request: Request) -> None:
-        pod = request.path.split("/")[-2]
-        key = (pod, request.query["container"], "previous" in request.query)
-        log = self.cluster.logs.get(key)
-        if log is None:
-            self._whole(*_refused(404, f'pods "{pod}" not found'))
-        else:
-            self._send_parts(self._lines(log, request.query))
-
-    def _lines(self, log: PodLog, query: Mapping[str, str]) -> Iterator[bytes]:
-        lines = log.lines[-int(query.get("tailLines", 10**6)) :]
-        for line in lines[: log.cut]:
-            yield f"{line}\n".encode()
-        if log.cut is not None:
-            yield lines[log.cut].encode()
-            raise ConnectionAbortedError
-
-    def _whole(self, status: int, body: Json) -> None:
-        self.send_whole(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
-
-    def _send_parts(self, parts: Iterator[bytes]) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        try:
-            for part in parts:
-                self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-            self.wfile.write(b"0\r\n\r\n")
-        except ConnectionAbortedError:
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        with suppress(OSError):
-            self.connection.shutdown(2)
-
-
 @contextmanager
 def memory_cluster() -> Iterator[MemoryCluster]:
     """A cluster on loopback."""
     cluster = MemoryCluster()
-    with serving(type("Handler", (_Handler,), {"cluster": cluster})) as cluster.server:
+    with answering(cluster.respond, version="HTTP/1.1") as cluster.server:
         try:
             yield cluster
         finally:
@@ -417,6 +383,6 @@ def write_kubeconfig(path: Path, server: str, namespace: str = "team") -> None:
         "current-context": "here",
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": namespace}}],
         "clusters": [{"name": "here", "cluster": {"server": server}}],
-        "users": [{"name": "me", "user": {"token": "none"}}],
+        "users": [{"name": "me", "user": {"token": "good"}}],
     }
     path.write_text(json.dumps(document))

@@ -6,13 +6,13 @@ sent all of its lines ends, breaks off or stays silent, as its entry defines.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests import answering
+from tests.answering import answering
 
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 
@@ -64,47 +64,33 @@ class Script:
 def serving(script: Script) -> Iterator[Script]:
     """Answer by the script, on loopback."""
 
-    class Handler(answering.QuietHandler):
-        def serve(self) -> None:
-            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
-            mine = script.of(urlsplit(self.path).path)
-            if not script.token(self.headers.get("Authorization", "")):
-                self._whole(401, {"message": "Unauthorized"})
-                return
-            which = "watch" if "watch" in query else "list"
-            mine.asked.append((which, query))
-            answer = mine.next_of(which, mine.watches if which == "watch" else mine.lists)
-            if which == "list" or answer.status != 200:
-                self._whole(answer.status, answer.body or {"message": "scripted"})
-                return
-            self._stream(answer)
+    def answer(_method: str, path: str, _body: Any, headers: Mapping[str, str]) -> tuple[int, Any]:
+        address = urlsplit(path)
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        mine = script.of(address.path)
+        if not script.token(headers.get("Authorization", "")):
+            return 401, {"message": "Unauthorized"}
+        which = "watch" if "watch" in query else "list"
+        mine.asked.append((which, query))
+        found = mine.next_of(which, mine.watches if which == "watch" else mine.lists)
+        if which == "list" or found.status != 200:
+            return found.status, found.body or {"message": "scripted"}
+        return 200, events_of(found)
 
-        def _whole(self, status: int, body: Json) -> None:
-            self.send_whole(status, json.dumps(body).encode())
-
-        def _stream(self, answer: Answer) -> None:
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for event in answer.events:
-                self._chunk(json.dumps(event).encode() + b"\n")
-                self.wfile.flush()
-                time.sleep(answer.pause)
-            if answer.rest:
-                self._chunk(answer.rest)
-            self.wfile.flush()
-            time.sleep(answer.silent)
-            if answer.broken:
-                self.close_connection = True
-                self.connection.close()
-            else:
-                self.wfile.write(b"0\r\n\r\n")
-
-        def _chunk(self, data: bytes) -> None:
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-    with answering.serving(Handler) as script.server:
+    with answering(answer, version="HTTP/1.1") as script.server:
         yield script
+
+
+def events_of(answer: Answer) -> Iterator[bytes]:
+    """The events of a watch, and how it ends."""
+    for event in answer.events:
+        yield json.dumps(event).encode() + b"\n"
+        time.sleep(answer.pause)
+    if answer.rest:
+        yield answer.rest
+    time.sleep(answer.silent)
+    if answer.broken:
+        raise ConnectionAbortedError
 
 
 def listed(*names: str, version: str = "10") -> Answer:
