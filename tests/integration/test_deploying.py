@@ -17,7 +17,7 @@ from tests.unit.cluster.generated import node
 from tests.unit.jobs.manifests import manifests
 from tests.waiting import wait_for
 
-from trainyard.jobs.job_manifest import pod_groups
+from trainyard.plan.environment.settings_reading import pod_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "deploy_training_job.py"
@@ -256,7 +256,9 @@ def simple(kind: str) -> list[dict[str, Any]]:
     objects = manifests()[kind]
     objects[-1]["metadata"]["name"] = f"their-{kind}"
     del objects[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
-    for _, template in (group for body in objects for group in pod_groups(body["spec"])):
+    for _, template in (
+        group for body in objects for group in pod_groups(body["spec"], lambda _, number: number)
+    ):
         pod = template["spec"]
         for key in ("serviceAccountName", "priorityClassName", "nodeSelector"):
             pod.pop(key, None)
