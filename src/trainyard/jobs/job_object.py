@@ -53,8 +53,6 @@ def job_object(plan: JobSpec, api_version: str, kind: str, spec: Json) -> Json:
     labels |= record_labels(plan)
     if plan.queue:
         labels["kueue.x-k8s.io/queue-name"] = plan.queue
-    if plan.workload_priority:
-        labels["kueue.x-k8s.io/priority-class"] = plan.workload_priority
     body["metadata"]["annotations"] = {**plan.annotations, **record_annotations(plan)}
     return body
 

@@ -138,8 +138,6 @@ class JobSpec:
     mount_path: str = ""
     queue: str = ""
     """Kueue's LocalQueue."""
-    workload_priority: str = ""
-    """Kueue's WorkloadPriorityClass."""
     priority_class: str = ""
     """PriorityClass of the pods."""
     topology: str = ""

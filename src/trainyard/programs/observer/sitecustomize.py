@@ -385,8 +385,8 @@ class Weights:
         known = {id(each()) for each in self._every}
         return any(id(each) in known or not self._is_plain(each) for each in parameters)
 
-    def have_returned(self, parameters: Any) -> bool:
-        """Return whether the weights are those from before the first step again, and the steps are undone.
+    def is_undone(self, parameters: Any) -> bool:
+        """Return whether the training was undone: the weights are those from before the first step again.
 
         They may be in the same parameters, or in a copy if those are no more.
         """
@@ -979,14 +979,14 @@ class Observer:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._is_loaded = False
         if self._steps_of is not None:
-            have_returned = self._weights.have_returned(parameters)
+            is_undone = self._weights.is_undone(parameters)
             if self._models is not None and len(self._models) >= MOST_MODELS:
                 self._models = None  # as many short ones are no folds
             is_other = is_new and self._models is not None and not self._weights.have_any(parameters)
-            if have_returned and not self._has_saved:
+            if is_undone and not self._has_saved:
                 self._begin_again()
                 is_new = True
-            elif is_other or (have_returned and self._models is not None):
+            elif is_other or (is_undone and self._models is not None):
                 self._models.append(self.step)
         if is_new:
             if not self._is_empty or id(optimizer) != self._newest:
