@@ -224,8 +224,9 @@ def record_of(
     proposed, reason = choose_base(declared, efa=bool(efa))
     stages, used = declared.parsed.stages, {*declared.bases}
     runs = (one for one in declared.parsed.instructions if one.name == "RUN" and one.stage not in used)
-    unused = dict.fromkeys(stages[one.stage].name for one in runs if installs_of(one.filled))
-    words = f"stages that the last one does not use ({', '.join(unused)}): --target STAGE checks one"
+    names = dict.fromkeys(stages[one.stage].name for one in runs if installs_of(one.filled))
+    unused = ", ".join(filter(None, names))
+    words = f"stages that are not checked ({unused}): --target STAGE checks one"
     for table in old_tables(date.today()):
         _logger.warning("facts about %s are old: newer releases are not judged; update Trainyard", table)
     return {

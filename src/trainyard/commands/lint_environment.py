@@ -35,7 +35,8 @@ from trainyard.report.facts.quantities import format_count
 from trainyard.run.untrusted_files import MOST_YAML_BYTES, read_text
 
 _FROM = re.compile(r"\s*(?:(?:ARG|FROM)\s.*|(?i:from\s+\S+(?:\s+as\s+\S+)?\s*))")
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{[%#].*?[%#]\}")
+# Lines of a template, its statements and comments; in a line, what it fills in.
+_TEMPLATE = re.compile(r"(?ms)^[ \t]*\{\{(?:(?!\}\}).)*\}\}[ \t]*$|\{[%#].*?[%#]\}|(\{\{.*?\}\})")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,7 +71,7 @@ def read_file(name: str, text: str, place: VariableScope) -> EnvironmentFile:
     """Return the settings of a file; what a template of a Dockerfile fills in is a variable. ConfigError."""
     if not _FROM.fullmatch(first_line(text)):
         return read_environment_file(name, text, place)
-    plain = _TEMPLATE.sub(lambda found: "$filled" if found[0].startswith("{{") else "", text)
+    plain = _TEMPLATE.sub(lambda found: "$filled" * bool(found[1]) + "\n" * found[0].count("\n"), text)
     lines = [one for one in parse_dockerfile(plain, name).instructions if one.name == "ENV"]
     settings = (
         Setting(*pair, one.line, is_baked=True) for one in lines for pair in pairs_of(one.text).items()

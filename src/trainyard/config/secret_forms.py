@@ -73,7 +73,8 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BEFORE_TOKENS = frozenset(("AUTH", "ACCESS", "API", "BEARER"))
 # Nothing, a switch, a place to fill in, or the path of a file that holds the secret.
 _NO_SECRET_VALUE = re.compile(
-    r"(?i)\s*(?:true|false|yes|no|on|off|none|null|[01]|<[^<>]*>|\w*placeholder\w*|(?:~/[\w.-]+|(?:/[\w.-]+){2})(?:/[\w.-]+)*/?)?\s*"
+    r"(?i)(?:true|false|yes|no|on|off|none|null|[01]|<[a-z][\w .:/-]*>|[a-z_]{0,40}placeholder[a-z_]{0,40}|"
+    r"(?:~/[\w.-]+|(?:/[\w.-]+){2})(?:/[\w.-]+)*/?)?"
 )
 # $NAME in capitals, ${NAME…}, ${{ secrets.NAME }}, $(NAME) of Kubernetes, $(command) of a shell.
 _REFERENCE = re.compile(
@@ -155,7 +156,7 @@ def secret_kind(name: str, value: str) -> str | None:
     """
     if kind := secret_value_kind(f"{name}={value}".encode(errors="surrogateescape")):
         return kind
-    if _NO_SECRET_VALUE.fullmatch(value) or _REFERENCE.fullmatch(value):
+    if _NO_SECRET_VALUE.fullmatch(value.strip()) or _REFERENCE.fullmatch(value):
         return None
     return "a secret" if is_secret_name(name) else None
 

@@ -1,7 +1,7 @@
 """Find every problem of a job that can be known before it is sent, not only the first one.
 
 The job is linted as it would be sent, with the variables that its program gets. The findings about devices,
-secrets and the image are left out, because the plan judges these itself, with the facts of the cluster.
+the image and a secret in the command are left out, because the plan judges these itself.
 
 Fields of `cluster.pod.template` that the plan sets itself are problems too: a fragment that changed them
 would contradict what preflight, price and proof are based on.
@@ -34,7 +34,8 @@ _OPERATORS = re.compile(
 _COUNTS = re.compile(r"NNODES|NPROC_PER_NODE|NODE_RANK")
 """Set by an operator with an agent and read by our launcher; elsewhere a user's own command may have them."""
 _OURS = re.compile(r"TRAINYARD_(POD|NODE|RUN_ID|NETWORK|IMAGE_DIGEST|FILES)")
-_JUDGED_BY_THE_PLAN = (GPU, EFA, "image", PLAIN_SECRET.evidence)
+_JUDGED_BY_THE_PLAN = (GPU, EFA, "image")
+_WITH_COMMAND = ("command", "args", "entrypoint", "trainyard.dev/plan")
 _OF_NODES = [
     (f"{re.escape(key)}$", "from --instance-type and the nodes") for key in (INSTANCE_TYPE, *HYPERPOD)
 ]
@@ -249,7 +250,8 @@ def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place)
-    return [one for one in found if not {one.subject, one.evidence} & {*_JUDGED_BY_THE_PLAN}]
+    told = {*_JUDGED_BY_THE_PLAN, *((place, PLAIN_SECRET.evidence) for place in _WITH_COMMAND)}
+    return [each for each in found if not {each.subject, (each.subject, each.evidence)} & told]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:

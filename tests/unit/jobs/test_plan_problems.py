@@ -82,6 +82,9 @@ def test_a_secret_reaches_a_job_only_by_a_secret_of_the_namespace() -> None:
     assert password not in json.dumps(
         objects(plan("compute.strategy=ddp", given, secret_environment="study"))
     )
+    variable = f"{{name: main, env: [{{name: DB_PASSWORD, value: {password}}}]}}"
+    (line,) = problems(f"cluster.pod.template={{spec: {{containers: [{variable}]}}}}")
+    assert "DB_PASSWORD: a secret in plain text" in line
 
 
 SIZED = ("cluster.pod.cpu=8", "cluster.pod.memory=64Gi")

@@ -46,6 +46,8 @@ JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("FI_EFA_USE_DEVICE_RDMA", "1", VariableScope(efa=16), None),
     ("FI_EFA_USE_DEVICE_RDMA", "1", VariableScope(efa=4, gpus=8), W),
     ("NCCL_DEBUG", "${NCCL_DEBUG:-INFO}", RDMA, None),
+    ("FI_PROVIDER", "${FI_PROVIDER:-tcp}", RDMA, E),
+    ("FI_PROVIDER", "$(PROVIDER)", RDMA, None),
     ("NCCL_PROTO", "simple", RDMA, W),
     ("NCCL_PROTO", "simple", PLAIN_EFA, None),
     ("NCCL_PROTO", "LL", PLAIN_EFA, W),
@@ -185,6 +187,7 @@ CHANGES: list[tuple[str, str, Severity, str, str]] = [
     ),
     ("replicas: 3", "replicas: 0", E, "Worker replicas", "no pods"),
     ("replicas: 1", "replicas: 2", E, "Master replicas", "one pod"),
+    ("replicas: 1", "restartPolicy: Never", W, "Master replicas", "does not say so"),
     (
         "image: a/b:1",
         f"image: a/b:1\n              args: [--token, hf_{'aB3' * 12}]",
@@ -249,8 +252,10 @@ def test_workers_alone_need_an_address() -> None:
         "a/b:1", "a/b:1\n              args: [torchrun, a.py]"
     )
     elastic = alone.replace("  runPolicy", "  elasticPolicy: {rdzvBackend: c10d}\n  runPolicy")
-    for text, lacks in ((alone, True), (elastic, False), (alone.replace("a.py", "--rdzv-endpoint=a"), False)):
-        assert any("gets no address" in f.evidence for f in findings(text)) == lacks, text
+    given = (("a.py", "--rdzv-endpoint=a"), ("a.py", "--nnodes=1"), ("NCCL_DEBUG", "PET_RDZV_ENDPOINT"))
+    others = [alone.replace(*each) for each in (*given, ("torchrun", "torchrunx"))]
+    for text in (alone, elastic, *others):
+        assert any("gets no address" in f.evidence for f in findings(text)) == (text is alone), text
 
 
 def test_variables_and_memory_that_an_operator_gives_are_not_missed() -> None:
@@ -262,13 +267,13 @@ def test_variables_and_memory_that_an_operator_gives_are_not_missed() -> None:
 
 
 def test_the_pods_that_train_are_counted() -> None:
-    gpu = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 8}}}]}}
-    cpu: dict[str, Any] = {"spec": {"containers": [{}]}}
+    gpu, cpu = ({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": n}}}]}} for n in (8, 0))
     for spec, nodes in (
         ({"replicatedJobs": [{"replicas": 2, "template": {"spec": {"parallelism": 3, "template": gpu}}}]}, 6),
         ({"head": {"template": cpu}, "workers": [{"replicas": 1, "template": gpu}]}, 1),
         ({"workers": [{"replicas": 2, "numOfHosts": 4, "template": gpu}]}, 8),
         ({"completions": 4, "template": gpu}, 1),
+        ({"parallelism": 2, "template": {**cpu, "metadata": {"labels": {"parallelism": 9}}}}, 2),
     ):
         assert nodes_of(locate_objects([{"kind": "Job", "spec": spec}])[0]) == nodes, spec
 
@@ -287,10 +292,27 @@ def test_secrets_in_plain_text_are_found_and_never_repeated() -> None:
         "HF_TOKEN_PATH=/a",
     ):
         assert findings(line, ".env") == []
-    assert [f.severity for f in findings("PASSWORD=$uper9\n", ".env")] == [E]
+    for value in ("$uper9", "MyPlaceholder2024", "<S3cr3t!>"):
+        assert [f.severity for f in findings(f"PASSWORD={value}\n", ".env")] == [E], value
     for value in ("$HF_TOKEN", "${HF_TOKEN:-}", "$uper9"):
         assert [f.severity for f in findings(f"FROM a\nENV HF_TOKEN={value}\n", "Dockerfile")] == [E]
     assert findings("FROM a\nENV HF_TOKEN=/run/secrets/hf\n", "Dockerfile") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RUN echo $((1<<SHIFT))",
+        "RUN echo '<<EOF'",
+        "{{- if .GPU }}",
+        "{{ a\n b }}",
+        "RUN {{ a }} {# b #}",
+        "#",
+    ],
+)
+def test_what_stands_before_it_hides_no_variable_of_a_dockerfile(line: str) -> None:
+    found = findings(f"FROM {{{{ base }}}}\n{line}\nENV NCCL_PROTO simple\n", "Dockerfile.j2")
+    assert [(f.subject, f.value, f.line) for f in found] == [("NCCL_PROTO", "simple", 3 + line.count("\n"))]
 
 
 def test_a_file_of_assignments_is_read() -> None:

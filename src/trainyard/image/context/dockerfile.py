@@ -17,7 +17,7 @@ from trainyard.errors import ConfigError
 from trainyard.image.version_facts import fact
 
 _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
-_HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
+_HEREDOC = re.compile(r"(?<!<)<<(?!<)-?\s*[\"']?([A-Za-z_][A-Za-z0-9_.-]*)[\"']?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-+])([^}]*))?\})")
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[aA][sS]\s+(?P<name>\S+))?\s*$")
 _WHEELS = re.compile(r"\.whl\b|\bwheel(?:s|house)?\b|/dist\b")
@@ -286,8 +286,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         joined = " ".join(filter(None, parts))
         for end in _HEREDOC.findall(joined) if joined.upper().startswith(("RUN", "COPY", "ADD")) else ():
-            while (more := next(numbered, (0, end))[1]).strip() != end:
-                joined += f"\n{more}"
+            if end in map(str.strip, lines[number:]):  # else it is `1<<SHIFT`, or in quotes
+                while (more := next(numbered, (0, end))[1]).strip() != end:
+                    joined += f"\n{more}"
         if joined:
             yield start, joined
         start, parts = 0, []

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from trainyard.config.secret_forms import secret_value_kind
 from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings
-from trainyard.plan.environment.settings_reading import instance_of, nodes_of, pod_specs
+from trainyard.plan.environment.settings_reading import has_gpus, instance_of, nodes_of, pod_specs
 from trainyard.plan.finding import Finding, Severity
 from trainyard.plan.instances import EFA, GPU
 
@@ -25,7 +25,7 @@ _SAVED_IN = re.compile(
     r"[= ]['\"]?(\.{0,2}/[^\s'\"]*|\.)"
 )
 """An option that names the folder of checkpoints, and its value: a path."""
-_RENDEZVOUS = re.compile(r"(?i)rdzv|master_addr|standalone")
+_RENDEZVOUS = re.compile(r"(?i)rdzv|master[-_]addr|standalone|nnodes[= ]1\b(?!:)")
 PLAIN_SECRET = Finding.error(
     "a secret in plain text: everyone who can read the file, the image or the object can use it",
     "store it in a Secret, refer to that with valueFrom.secretKeyRef, and replace the exposed value",
@@ -44,11 +44,11 @@ def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
         found.append(_pytorch_job(document, several=several))
     yield from (replace(each, area=title) for rule in found for each in rule)
     for pod in pods:
-        for container in pod.items_of("containers"):
+        for number, container in enumerate(pod.items_of("containers")):
             where = f"{title}, container {container.text('name')}"
             for each in _container(container, pod, several=several):
-                # KubeRay mounts a /dev/shm of the size of the memory.
-                if not (each.subject == SHARED_MEMORY and kind.startswith("Ray")):
+                # KubeRay mounts a /dev/shm of the size of the memory in the first one.
+                if number or each.subject != SHARED_MEMORY or not kind.startswith("Ray"):
                     yield replace(each, area=where)
 
 
@@ -77,8 +77,10 @@ def _pytorch_job(document: LocatedMapping, *, several: bool) -> Iterator[Finding
     """Yield pods that cannot find each other, and what the operator's webhook (1.9) refuses."""
     spec, roles = document.mapping("spec"), document.mapping("spec", "pytorchReplicaSpecs")
     commands = [_line_of(each.get(key)) for each in all_mappings(roles) for key in ("command", "args")]
-    has_address = "elasticPolicy" in spec or "Master" in roles or any(map(_RENDEZVOUS.search, commands))
-    if several and not has_address and any("torchrun" in line for line in commands):
+    names = [str(one.text("name")) for each in all_mappings(roles) for one in each.items_of("env")]
+    has_address = isinstance(spec.get("elasticPolicy"), LocatedMapping) or "Master" in roles
+    has_address |= any(map(_RENDEZVOUS.search, [*commands, *names]))
+    if several and not has_address and any(re.search(r"\btorchrun\b", line) for line in commands):
         yield _error(
             roles.line,
             "Master",
@@ -89,12 +91,14 @@ def _pytorch_job(document: LocatedMapping, *, several: bool) -> Iterator[Finding
         if not isinstance(replicas, LocatedMapping):
             continue
         count, is_master = replicas.text("replicas"), role == "Master"
-        is_open = count and count.number is None  # a variable of a template
-        if not is_open and (count.number != 1 if is_master else count.number == 0):
+        if is_master and not count:
+            reason = "training-operator 1.8 and later refuse a Master that does not say so"
+            yield _warning(replicas.line, f"{role} replicas", reason, "set replicas: 1")
+        elif count.number is not None and (count.number != 1 if is_master else count.number == 0):
             yield _error(
                 count.line,
                 f"{role} replicas",
-                f"the operator refuses it: {'a Master is one pod, and says so' if is_master else 'no pods'}",
+                f"the operator refuses it: {'a Master is one pod' if is_master else 'no pods'}",
                 "set replicas: 1" if is_master else f"leave {role} out, or set replicas to 1 or more",
             )
         containers = replicas.mapping("template", "spec").items_of("containers")
@@ -106,8 +110,7 @@ def _pytorch_job(document: LocatedMapping, *, several: bool) -> Iterator[Finding
                 f"the operator refuses it: no container is called pytorch ({', '.join(names)})",
                 "name the container pytorch",
             )
-    has_gpus = any(GPU in each for each in all_mappings(roles))
-    if has_gpus and not spec.mapping("runPolicy").text("cleanPodPolicy"):
+    if has_gpus(roles) and not spec.mapping("runPolicy").text("cleanPodPolicy"):
         yield _warning(
             spec.line,
             "runPolicy.cleanPodPolicy",

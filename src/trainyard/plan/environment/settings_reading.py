@@ -7,21 +7,18 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from trainyard.errors import ConfigError
-from trainyard.plan.environment.located_yaml import (
-    LocatedMapping,
-    Text,
-    all_mappings,
-    read_documents,
-)
+from trainyard.plan.environment.located_yaml import LocatedMapping, Text, all_mappings, read_documents
 from trainyard.plan.environment.variable_rules import VariableScope
 from trainyard.plan.instances import EFA, GPU, InstanceType, instance_called
 
 _LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _SCRIPT = re.compile(r"\A#!.*sh\b|^\s*export\s+\w+=", re.MULTILINE)
+_COUNTS = ("replicas", "parallelism", "numOfHosts")
 _YAML = re.compile(r"\s*(?:---|[{\[%]|-\s|[^\s:=]+\s*:(?:\s|$))")
 
 
@@ -134,12 +131,19 @@ def nodes_of(document: LocatedMapping) -> int | None:
         if stated is not None:
             return stated
     groups = [*pod_groups(document, lambda _, written: 1 if _count(written) is None else int(written))]
-    trains = [count for count, template in groups if any(GPU in each for each in all_mappings(template))]
+    trains = [count for count, template in groups if has_gpus(template)]
     return sum(trains or (count for count, _ in groups)) or None
 
 
+def has_gpus(document: Any) -> bool:
+    wanted = (
+        each.mapping(key).text(GPU) for each in all_mappings(document) for key in ("limits", "requests")
+    )
+    return any(each and each.number != 0 for each in wanted)
+
+
 def pod_groups(
-    value: Any, number: Callable[[str, Any], int], copies: int = 1
+    value: Any, number: Callable[[str, Any], int], above: tuple[dict[str, Any], ...] = ()
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the template of each group of pods below `value`; `number` reads a key's value.
 
@@ -147,16 +151,15 @@ def pod_groups(
     """
     if isinstance(value, list):
         for entry in value:
-            yield from pod_groups(entry, number, copies)
+            yield from pod_groups(entry, number, above)
     elif isinstance(value, dict):
-        for key in ("replicas", "parallelism", "numOfHosts"):
-            copies *= 1 if value.get(key) is None else number(key, value[key])
-        template = value.get("template")
+        template, above = value.get("template"), (*above, value)
         spec = template.get("spec") if isinstance(template, dict) else None
         if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
-            yield copies, value["template"]
+            counts = ((key, one[key]) for one in above for key in _COUNTS if one.get(key) is not None)
+            yield prod(number(*each) for each in counts), value["template"]
         for entry in value.values():
-            yield from pod_groups(entry, number, copies)
+            yield from pod_groups(entry, number, above)
 
 
 def _place_of(pod: LocatedMapping, container: LocatedMapping, given: VariableScope) -> VariableScope:

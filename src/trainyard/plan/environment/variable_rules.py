@@ -15,6 +15,7 @@ from trainyard.config.secret_forms import is_build_variable
 from trainyard.plan.finding import Finding
 from trainyard.plan.instances import CATALOGUE, InstanceType
 
+_DEFAULT, _FILLED_IN = re.compile(r"\$\{\w+:?-([^{}]+)\}"), re.compile(r"\$\(\w+\)")
 ANY_PLUGIN = "AWS Libfabric"
 """The value of NCCL_NET that every version of the EFA plugin accepts. With it NCCL fails at once if EFA does
 not work, instead of training over TCP. Up to 1.12.1 it is the plugin's name; from 1.13.0 any name works."""
@@ -74,7 +75,9 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Finding | Non
     if name in ALWAYS:
         return ALWAYS[name]
     if name in RULES:
-        return None if is_build_variable(value.strip()) else RULES[name](value.strip(), place)
+        default = _DEFAULT.fullmatch(value.strip())
+        value = default[1] if default else value.strip()
+        return None if is_build_variable(value) or _FILLED_IN.fullmatch(value) else RULES[name](value, place)
     if re.fullmatch(r"RDMAV_\w+", name):
         return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
     if name in RENAMED:
