@@ -308,7 +308,7 @@ class MetricRows:
         before = self._resumed_at
         for shift in (0, 1, -before, 1 - before) if printed.has_text else ():
             pairs = ((row, observed.get(step + shift, {})) for step, row in printed.rows.items())
-            losses = ((one["loss"], two["loss"]) for one, two in pairs if "loss" in one and "loss" in two)
+            losses = ((one.get("loss"), other.get("loss")) for one, other in pairs)
             known = (pair for pair in losses if all(isinstance(each, int | float) for each in pair))
             first = list(islice(known, _FIRST_LOSSES))
             is_known = len(first) == _FIRST_LOSSES and len({one for one, _ in first}) > 1

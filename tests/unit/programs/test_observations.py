@@ -72,6 +72,7 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             ],
         },
         (None, own): {
+            "the next cell of a notebook trains": [*cell, stepped(1, 9), ended(1)],
             "a helper, and the program continues": [
                 *(loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)),
             ],
@@ -81,7 +82,6 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
             "a trial of Ray": [RAY, stepped(1, 5), raised(1), loaded(2), ended(2)],
         },
         (None, None): {
-            "the next cell of a notebook trains": [*cell, stepped(1, 9), ended(1)],
             "none": [loaded(1), stepped(1, 5), ended(1)],
             "a worker that was killed, and another after it": [*killed, loaded(3), stepped(3, 5)],
             "a worker that was stopped": [*killed[:3], (2, "killed", {"child": 1, "stopped": True})],

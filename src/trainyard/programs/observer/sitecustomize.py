@@ -64,8 +64,8 @@ EXCERPT, MOST_EXCERPTS, MOST_SHARED = 16, 8, 1 << 16
 # The size of glibc's drand48_data; PROT_READ | PROT_WRITE, MAP_SHARED.
 EXIT_BYTES, READ_WRITE, SHARED = 24, 3, 1
 # A program that reads more files of torch than these before its first step reads data with it; one that
-# loads more states than these into models does not undo a search by them. Each frame of a place takes 3 µs.
-MOST_READS, MOST_STATES, MOST_MODELS, MOST_FRAMES = 64, 16, 32, 8
+# loads more states than these into models does not undo a search by them.
+MOST_READS, MOST_STATES, MOST_MODELS = 64, 16, 32
 MACHINE = {
     "torch": "__version__",
     "cuda": "version.cuda",
@@ -373,7 +373,7 @@ class Weights:
     def _current(self) -> Iterator[tuple[Sample, Any]]:
         """Yield the samples of the parameters that still exist, with the present numbers."""
         for sample in self._samples:
-            parameter: Any = sample.parameter()
+            parameter = sample.parameter()
             is_same = parameter is not None and parameter.shape == sample.shape
             if is_same and parameter.device == sample.first.device:
                 yield sample, sample.numbers_of(parameter)
@@ -1081,10 +1081,10 @@ class Observer:
         Each epoch has an iterator of its own, of the same sampler; another thread prefetches.
         """
         if len(self._loaded or ()) > 1:
-            frame: Any = sys._getframe(3)  # that of the program
+            frame: Any = sys._getframe()
             place = [get_ident(), id(batches._index_sampler)]
-            while frame is not None and len(place) < 2 * MOST_FRAMES:
-                place += id(frame.f_code), frame.f_lineno
+            while frame is not None:
+                place += frame.f_code, frame.f_lineno
                 frame = frame.f_back
             self._places.add(tuple(place))
 
