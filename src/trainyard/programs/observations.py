@@ -252,26 +252,22 @@ class Observations:
     @property
     def machine(self) -> dict[str, Any]:
         """The machine, and the `world` that joined it, as the first rank of those that trained has them."""
-        every, leaders = self._processes.values(), self._leaders
-        ranks = sorted(every, key=lambda each: (each not in leaders, -each.steps, each.rank))
+        leaders = self._leaders
+        ranks = sorted(
+            self._processes.values(), key=lambda each: (each not in leaders, -each.steps, each.rank)
+        )
         return next((each.machine for each in ranks if each.machine), {})
 
     def error(self, *, has_failed: bool) -> ProgramError | None:
         """Return the exception that ended the program: the first one of those that trained, else of any.
 
         Of a program that ended with 0 (not `has_failed`), one that a process survived does not count, and the
-        exit code or signal of a process that trained does: a shell, or a parent, may have hidden it. What a
-        driver of Ray raises is the exception of its worker.
+        exit code or signal of a process that trained does: a shell, or a parent, may have hidden it.
         """
-
-        def place(each: _Process) -> tuple[bool, bool, int]:
-            is_survived = self._is_again(each) if each.is_of_ray else self._is_survived(each)
-            return is_survived, not each.steps, each.error_at
-
-        failed = [each for each in self._processes.values() if each.error]
-        if failed and (has_failed or not all(map(self._is_survived, failed))):
-            first = min(failed, key=place)
-            error = first.error
+        failed = [(self._is_survived(each), each) for each in self._processes.values() if each.error]
+        failed.sort(key=lambda each: (each[0], not each[1].steps, each[1].error_at))
+        if failed and (has_failed or not failed[0][0]):
+            first, error = failed[0][1], failed[0][1].error
             others = {each.rank for each in self._processes.values() if each.steps} - {first.rank}
             return error and (replace(error, rank=first.rank) if others and first.steps else error)
         every = () if has_failed else self._processes.values()
@@ -283,12 +279,10 @@ class Observations:
 
     def _is_made_good(self, ended: _Process) -> bool:
         """Return whether a training was started again after one has ended, or Ray takes care of it."""
-        return self._is_again(ended) or ended.is_of_ray
-
-    def _is_again(self, ended: _Process) -> bool:
         at = max(ended.ended_at, ended.error_at, ended.last_step)
         later = (each for each in self._processes.values() if each.began_at > at and each.steps)
-        return any(each.began >= ended.seen for each in later)  # a fork may report itself late
+        is_again = any(each.began >= ended.seen for each in later)  # a fork may report itself late
+        return is_again or ended.is_of_ray
 
     def _is_survived(self, failed: _Process) -> bool:
         """Return whether others made up for a process that raised an exception.

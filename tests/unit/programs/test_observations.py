@@ -12,7 +12,6 @@ from trainyard.programs.program_events import parse_event
 
 Line = tuple[int, str, dict[str, Any]]
 KERNEL: Line = (1, "loaded", {"script": "ipykernel_launcher", "parents": []})
-RAY: Line = (1, "loaded", {"script": "/env/ray/_private/workers/default_worker.py", "parents": []})
 
 
 def observed(*lines: Line) -> Observations:
@@ -42,76 +41,91 @@ def ended(pid: int, code: int = 0) -> Line:
 
 
 def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() -> None:
-    """The exception after exit code 0 and after another one, and the events of each case."""
-    killed = [loaded(1), loaded(2), stepped(1, 5), (2, "killed", {"child": 1, "stopped": False}), ended(2)]
+    """Each case: the events, and the exception after exit code 0 and after another one."""
+    two, killed = [loaded(1), loaded(2), stepped(1, 5)], (2, "killed", {"child": 1, "stopped": False})
     own, launchers = "ValueError: bad (train.py:3)", "ChildFailedError: bad (train.py:3)"
-    failed, driver = [loaded(1), stepped(1, 5), raised(1), ended(1)], raised(2, "ChildFailedError")
-    ranks = [loaded(1), loaded(2, 1), loaded(3, 1), stepped(2, 5), stepped(3, 5, 1), raised(3)]
-    hidden = [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), stepped(1, 9), ended(1)]
-    cell = [KERNEL, stepped(1, 5), raised(1)]
-    cases: dict[tuple[str | None, str | None], dict[str, list[Line]]] = {
-        (own, own): {
-            "behind a shell": failed,
-            "before a step": [loaded(1), raised(1), ended(1)],
-            "its steps come with its end": [loaded(1), raised(1), (1, "exit", {"step": 5})],
-            "the next cell of a notebook saves": [
-                *(KERNEL, stepped(1, 5), (1, "exception", {**raised(1)[2], "step": 7}), stepped(1, 7)),
+    cases: dict[str, tuple[list[Line], str | None, str | None]] = {
+        "none": ([loaded(1), stepped(1, 5), ended(1)], None, None),
+        "behind a shell": ([loaded(1, 9), stepped(1, 5), raised(1), ended(1)], own, own),
+        "before a step": ([loaded(1), raised(1), ended(1)], own, own),
+        "its steps come with its end": ([loaded(1), raised(1), (1, "exit", {"step": 5})], own, own),
+        "the next cell of a notebook trains": (
+            [KERNEL, stepped(1, 5), raised(1), stepped(1, 9), ended(1)],
+            None,
+            None,
+        ),
+        "the next cell of a notebook saves": (
+            [KERNEL, stepped(1, 5), (1, "exception", {**raised(1)[2], "step": 7}), stepped(1, 7)],
+            own,
+            own,
+        ),
+        "evaluated afterwards": (
+            [loaded(1), stepped(1, 5), raised(1), ended(1), loaded(2), ended(2)],
+            own,
+            own,
+        ),
+        "a helper, and the program continues": (
+            [loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)],
+            None,
+            own,
+        ),
+        "a worker that trained, and a parent that ends well": (
+            [loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)],
+            own,
+            own,
+        ),
+        "a rank beside others": (
+            [*(loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), raised(2)), stepped(1, 9), ended(1)],
+            own,
+            own,
+        ),
+        "a trial, and another after it": (
+            [loaded(1), loaded(2, 1), stepped(2, 5), raised(2), ended(2), loaded(3, 1), stepped(3, 5)],
+            None,
+            own,
+        ),
+        "a launcher fails with its worker": (
+            [
+                *(loaded(1), loaded(2, 1), loaded(3, 1), stepped(2, 5), stepped(3, 5, 1)),
+                *(raised(3), stepped(2, 6), ended(3), raised(1, "ChildFailedError"), ended(1)),
             ],
-            "evaluated afterwards": [*failed, loaded(2), ended(2)],
-            "a worker that trained, and a parent that ends well": [
-                *(loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)),
-            ],
-            "a rank beside others": [
-                *(loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), raised(2), stepped(1, 9), ended(1)),
-            ],
-            "a launcher fails with its worker": [
-                *(*ranks, stepped(2, 6), ended(3), raised(1, "ChildFailedError"), ended(1)),
-            ],
-            "a worker of Ray, and its driver": [
-                *(RAY, stepped(1, 5), raised(1), loaded(2), driver, ended(2, 1)),
-            ],
-        },
-        (None, own): {
-            "the next cell of a notebook trains": [*cell, stepped(1, 9), ended(1)],
-            "a helper, and the program continues": [
-                *(loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)),
-            ],
-            "a trial, and another after it": [
-                *(loaded(1), loaded(2, 1), stepped(2, 5), raised(2), ended(2), loaded(3, 1), stepped(3, 5)),
-            ],
-            "a trial of Ray": [RAY, stepped(1, 5), raised(1), loaded(2), ended(2)],
-        },
-        (None, None): {
-            "none": [loaded(1), stepped(1, 5), ended(1)],
-            "a worker that was killed, and another after it": [*killed, loaded(3), stepped(3, 5)],
-            "a worker that was stopped": [*killed[:3], (2, "killed", {"child": 1, "stopped": True})],
-            "the exit code of a helper": [loaded(1), loaded(2, 1), stepped(1, 5), ended(2, 1)],
-            "a script starts it again": [
-                *(loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)),
-            ],
-        },
-        (launchers, launchers): {
-            "a launcher fails alone": [loaded(1), raised(1, "ChildFailedError")],
-            "a trial of Ray, another one, and the driver": [
-                *(RAY, stepped(1, 5), raised(1), loaded(3), stepped(3, 5), driver),
-            ],
-        },
-        ("SystemExit: 3", None): {"behind a shell": [loaded(1), stepped(1, 5), ended(1, 3)]},
-        ("SystemExit: 1", None): {"that a parent hides": hidden},
-        ("killed: train.py", None): {"a worker": killed},
+            own,
+            own,
+        ),
+        "an exit code behind a shell": ([loaded(1), stepped(1, 5), ended(1, 3)], "SystemExit: 3", None),
+        "an exit code that a parent hides": (
+            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), stepped(1, 9), ended(1)],
+            "SystemExit: 1",
+            None,
+        ),
+        "a worker that was killed": ([*two, killed, ended(2)], "killed: train.py", None),
+        "a worker that was killed, and another after it": (
+            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
+            None,
+            None,
+        ),
+        "a worker that was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True})], None, None),
+        "the exit code of a helper": ([loaded(1), loaded(2, 1), stepped(1, 5), ended(2, 1)], None, None),
+        "a script starts it again": (
+            [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)],
+            None,
+            None,
+        ),
+        "a launcher fails alone": ([loaded(1), raised(1, "ChildFailedError")], launchers, launchers),
     }
     wrong = {}
-    for wanted, some in cases.items():
-        for name, lines in some.items():
-            errors = [observed(*lines).error(has_failed=has_failed) for has_failed in (False, True)]
-            if [error and str(error) for error in errors] != [*wanted]:
-                wrong[name] = errors
+    for name, (lines, after_zero, after_one) in cases.items():
+        found = observed(*lines)
+        errors = [found.error(has_failed=has_failed) for has_failed in (False, True)]
+        if [error and str(error) for error in errors] != [after_zero, after_one]:
+            wrong[name] = errors
     assert wrong == {}
 
 
 def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
     """Such as one whose SIGKILL a shell hides."""
     two = [loaded(1), loaded(2), stepped(1, 5), stepped(2, 7)]
+    ray = (1, "loaded", {"script": "/env/ray/_private/workers/default_worker.py", "parents": []})
     cases: dict[str, tuple[list[Line], str | None]] = {
         "killed": ([loaded(1), stepped(1, 5)], "train.py"),
         "ended": ([loaded(1), stepped(1, 5), ended(1)], None),
@@ -120,12 +134,13 @@ def test_a_process_that_trained_and_was_not_seen_to_end_has_vanished() -> None:
         "one of two ranks ended": ([*two, ended(2), (1, "machine", {"world": {"size": 2}})], "train.py"),
         "a worker was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True}), ended(2)], None),
         "started again by a script": ([loaded(1), stepped(1, 5), loaded(2), stepped(2, 9), ended(2)], None),
-        "a worker of Ray": ([RAY, stepped(1, 5)], None),
+        "a worker of Ray": ([ray, stepped(1, 5)], None),
         "the kernel of a notebook": ([KERNEL, stepped(1, 5)], None),
         "nothing trained": ([loaded(1)], None),
     }
-    found = {name: (observed(*lines).vanished, wanted) for name, (lines, wanted) in cases.items()}
-    assert {name: each for name, each in found.items() if each[0] != each[1]} == {}
+    assert {name: observed(*lines).vanished for name, (lines, _) in cases.items()} == {
+        name: wanted for name, (_, wanted) in cases.items()
+    }
 
 
 def test_weights_that_no_process_changed_are_known_only_from_those_that_trained() -> None:
@@ -140,8 +155,9 @@ def test_weights_that_no_process_changed_are_known_only_from_those_that_trained(
         "a probe's": ([*two, changed(2, False)], None),
         "another process's": ([*two, changed(1, False), changed(2, True)], True),
     }
-    found = {name: (observed(*lines).weights_changed, wanted) for name, (lines, wanted) in cases.items()}
-    assert {name: each for name, each in found.items() if each[0] != each[1]} == {}
+    assert {name: observed(*lines).weights_changed for name, (lines, _) in cases.items()} == {
+        name: wanted for name, (_, wanted) in cases.items()
+    }
 
 
 def test_the_facts_of_an_end_are_those_of_the_process_that_trained() -> None:
@@ -283,16 +299,3 @@ def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
         observer._note_step(0.1, 1)
     assert steps[:99] == list(range(1, 100)) and 200 < len(steps) < 300
     assert min(steps[-len(steps) // 10 :]) > 650
-
-
-def test_an_exception_that_ends_a_training_is_reported_at_once_if_the_process_is_killed() -> None:
-    """As a worker of Ray, whose driver then raises an exception of its own."""
-    module, reported = observer_module(), list[str]()
-    module.has_left_loop = lambda *_: True
-    for is_killed in (False, True):
-        observer: Any = object.__new__(module.Observer)  # without its hooks
-        known: dict[str, Any] = {"step": 1, "_thread": module.get_ident(), "_sites": {}, "_place": dict}
-        vars(observer).update(known, _is_killed=is_killed, _describe=lambda *_: {"type": "ValueError"})
-        observer.report = lambda event, **_: reported.append(event)
-        observer._note_caught(None, ValueError, ValueError(), "a traceback")
-    assert reported == ["exception"]

@@ -178,8 +178,10 @@ def dress(wrapper: Any, function: Any) -> Any:
     return wrapper
 
 
-def has_gradient(optimizer: Any) -> bool:
-    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+def have_common_parameter(one: Any, other: Any) -> bool:
+    """Return whether two optimizers train the same parameter."""
+    first, second = ({id(p) for group in each.param_groups for p in group["params"]} for each in (one, other))
+    return not first.isdisjoint(second)
 
 
 def leaves_of(loss: Any) -> Iterator[Any]:
@@ -374,8 +376,11 @@ class Weights:
         """Yield the samples of the parameters that still exist, with the present numbers."""
         for sample in self._samples:
             parameter = sample.parameter()
-            is_same = parameter is not None and parameter.shape == sample.shape
-            if is_same and parameter.device == sample.first.device:
+            if (
+                parameter is not None
+                and parameter.shape == sample.shape
+                and parameter.device == sample.first.device
+            ):
                 yield sample, sample.numbers_of(parameter)
             else:
                 self.is_all = False
@@ -412,8 +417,9 @@ class Weights:
                 self._flag = torch.zeros(1, dtype=torch.bool, pin_memory=True)
             self.read()
             self._copied = torch.cuda.Event()
-            every = torch.stack([each.to(news[-1].device) for each in news])
-            self._flag.copy_(every.any(), non_blocking=True)
+            self._flag.copy_(
+                torch.stack([each.to(news[-1].device) for each in news]).any(), non_blocking=True
+            )
             self._copied.record()
 
     def read(self, until: float = 0.0) -> Any:
@@ -573,8 +579,6 @@ class Observer:
         words = getattr(sys, "orig_argv", [])  # Python 3.10 or later
         if self._script == "-m" and "-m" in words[:-1]:
             self._script = words[words.index("-m") + 1]
-        # By its launcher when all is done: a worker of Ray, and the kernel of a notebook.
-        self._is_killed = os.path.basename(self._script) == "default_worker.py"
         self._torch: Any = None
         self._is_compiling: Callable[[], bool] = lambda: False
         self.hooks = {
@@ -600,16 +604,12 @@ class Observer:
         self._is_known = self._has_machine = self._has_ended = False
         self._of_passes = True  # backward passes are the steps until an optimizer steps
         self._steps_of: Any = None
-        self._followed = 0  # the step that an optimizer made first, after those of another one
+        self._followed = 0  # the step that an optimizer made first, after another one of its parameters
         self._loss: Any = None  # of the last backward pass
         self._bad: Any = None  # a loss since the last row that is not finite
         self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
         self._divisor = 1.0  # by which the program has divided the loss
         self._backwards = 0  # since an optimizer has stepped
-        # Where batches were taken since an optimizer has stepped, and in the iteration before that.
-        self._places: set[Any] = set()
-        self._last_places: set[Any] = set()
-        self._is_empty = False  # whether an optimizer steps first, and has no gradient yet
         self._loaded: Any = None  # the steps that each optimizer had before it began: of its loaded state
         self._has_captured = False  # whether a CUDA graph has captured a step
         self._is_partial = False  # whether some steps were not seen, and neither were their losses
@@ -717,8 +717,6 @@ class Observer:
         self._watch(modules["threading"], "excepthook", before=self._note_thread)
         self._watch(modules["traceback"].TracebackException, "__init__", before=self._note_caught)
         self._watch(torch, "load", before=self._note_read)
-        loaders = modules.get("torch.utils.data.dataloader")
-        self._watch(getattr(loaders, "_BaseDataLoaderIter", None), "__next__", before=self._note_batch)
         scripts = map(vars(torch.jit).get, ("ScriptModule", "RecursiveScriptModule"))
         for owner in (torch, torch.jit, vars(torch).get("export"), *scripts):
             self._watch_save(owner, "save", "f")
@@ -910,15 +908,18 @@ class Observer:
         is_of_training = is_error and self.step and trace is not None and get_ident() == self._thread
         if is_of_training and has_left_loop(trace, self._sites, sys._getframe()):
             self._thread_exception = self._describe(error, trace)
-            if self._is_killed:
-                self.report("exception", **self._thread_exception, **self._place())
 
     def watch_notebook(self, module: Any) -> None:
-        """Take what a cell raises. A client may be asked to run the next cells, and kills a slow kernel."""
-        self._is_killed = True
+        """Report an exception that ended the loop of the training in a cell.
+
+        A client may be asked to run the next cells all the same, and kills a kernel that takes long to end.
+        """
 
         def note(_shell: Any, raised: Any = None, *_args: Any, **_options: Any) -> None:
-            self._note_caught(None, *(raised or sys.exc_info()))
+            kind, error, trace = raised or sys.exc_info()
+            self._note_caught(None, kind, error, trace)
+            if self._thread_exception:
+                self.report("exception", **self._thread_exception, **self._place())
 
         self._watch(module.InteractiveShell, "showtraceback", before=note)
 
@@ -989,9 +990,8 @@ class Observer:
             elif is_other or (is_undone and self._models is not None):
                 self._models.append(self.step)
         if is_new:
-            if not self._is_empty or id(optimizer) != self._newest:
-                self._weights.watch(parameters)
-            self._is_empty, self._newest = not has_gradient(optimizer), id(optimizer)
+            self._weights.watch(parameters)
+            self._newest = id(optimizer)
 
     def _begin_again(self) -> None:
         """Count from 0: what was trained until now was undone."""
@@ -1075,19 +1075,6 @@ class Observer:
             self.step += 1
             self._note_step(None, 1)
 
-    def _note_batch(self, batches: Any) -> None:
-        """Note where a program with several optimizers takes a batch, and of which loader.
-
-        Each epoch has an iterator of its own, of the same sampler; another thread prefetches.
-        """
-        if len(self._loaded or ()) > 1:
-            frame: Any = sys._getframe()
-            place = [get_ident(), id(batches._index_sampler)]
-            while frame is not None:
-                place += frame.f_code, frame.f_lineno
-                frame = frame.f_back
-            self._places.add(tuple(place))
-
     def _divisor_of(self, loss: Any) -> float:
         """Return by what a loss was divided in its last operation, if it is not the first pass of a step."""
         last = type(loss.grad_fn).__name__ if self._backwards else ""
@@ -1100,44 +1087,37 @@ class Observer:
     def _count(self, owner: Any, more: int = 1) -> None:
         """Count a step of the program: one of an optimizer that has stepped since the last one was counted.
 
-        GAN pairs and per-parameter optimizers step once each in an iteration; it is another iteration if the
-        same lines have taken a batch of the same loader again. An optimizer that follows on several steps of
-        another continues their count, until that one returns; one that wraps another steps without a backward
-        pass in between. A model of another library is as an optimizer.
+        GAN pairs and per-parameter optimizers step once each in an iteration. An optimizer that follows on
+        another, which is no more or trains the same parameters, continues its count; one that wraps another
+        steps without a backward pass in between. A model of another library is as an optimizer.
         """
         if self._is_idle():
             self._has_captured = True
-            return
-        if self._is_empty and id(owner) == self._newest and not has_gradient(owner):
-            # A deep copy of an optimizer with a scheduler steps the original, which has no gradients.
-            self._backwards, self._loss = 0, None
             return
         if self._of_passes:
             from weakref import WeakKeyDictionary
 
             self._of_passes, self._steps_of = False, WeakKeyDictionary()
             self.step, self._row = 0, None
-        last, steps, self._is_empty = self._steps_of.get(owner), self._steps_of, False
-        is_next_batch = any(each[0] == get_ident() for each in self._places & self._last_places)
+        last, steps = self._steps_of.get(owner), self._steps_of
         if last is not None and not self._backwards and "deepspeed" in sys.modules:
             return  # ZeRO-3 steps once for each group of parameters
         if last is None:
-            may_be_next = bool(self._places) or not self._last_places  # else they share a batch
-            is_next = bool(self._backwards) and may_be_next and 1 < self.step != self._followed
-            is_new = self.step not in steps.values() or is_next or is_next_batch
+            beside = [each for each, at in steps.items() if at == self.step]
+            may_follow = self._backwards and self._followed != self.step
+            is_next = may_follow and any(quietly(have_common_parameter)(owner, each) for each in beside)
+            is_new = not beside or is_next
             if is_next:
                 self._followed = self.step + 1
         else:
             if id(owner) != self._newest:
                 self._models = None
-            is_new = last == self.step or is_next_batch
+            is_new = last == self.step
             if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
                 steps.update({each: self.step - 1 for each, at in list(steps.items()) if at == self.step})
                 self._followed = 0
         self.step += more * is_new
         steps[owner] = self.step
-        self._last_places = self._places if is_new else self._last_places | self._places
-        self._places = set()
         if is_new:
             if self._loss is not None and self._backwards == self._divisor > 1:  # as the program prints it
                 self._loss = self._loss * self._backwards
