@@ -18,15 +18,7 @@ from trainyard.image.conflict.conflict_rule import ERROR, WARNING, TargetMachine
 from trainyard.image.conflict.declared_versions import DeclaredVersions
 from trainyard.image.conflict.package_rules import PACKAGE_RULES, Rule
 from trainyard.image.context.dockerfile import arguments_of, is_stated, pairs_of
-from trainyard.image.version_facts import (
-    Version,
-    minor,
-    row_of,
-    rows_with,
-    torch_row,
-    version,
-    version_text,
-)
+from trainyard.image.version_facts import Version, minor, row_of, rows_with, torch_row, version, version_text
 from trainyard.plan.environment.variable_rules import VariableScope, judge_variable
 from trainyard.plan.finding import Finding, Severity
 

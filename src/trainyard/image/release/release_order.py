@@ -62,10 +62,7 @@ class ReleaseResult:
 
 
 def release(
-    places: Sequence[ReleasePlace],
-    *,
-    temporary: str,
-    tags: Callable[[str], Sequence[Tag]],
+    places: Sequence[ReleasePlace], *, temporary: str, tags: Callable[[str], Sequence[Tag]]
 ) -> list[ReleaseResult]:
     """Release an image; `tags` returns those of a digest.
 
