@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from tests.scripts.conftest import load_script
 
+from trainyard.errors import ConfigError
+
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS = "https://download.pytorch.org/whl"
 LOCKS_BESIDE = ("requirements-training.txt", "requirements-verl.txt")
@@ -248,6 +250,23 @@ def test_the_context_is_the_working_directory_or_the_folder_of_the_file(
         "FROM python:3.8\nCOPY requirements-training.txt .\nRUN pip install -r requirements-training.txt\n"
     )
     assert errors(lint(*words)[1]) == set(), "it was judged by Trainyard's own lock"
+
+
+def test_the_stage_that_is_built_is_judged_and_the_others_are_named(
+    tmp_path: Path, lint: Callable[..., Any]
+) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(
+        f"FROM python:3.11 AS build\nRUN pip install torch==2.6.0 --index-url {WHEELS}/cu121\nFROM scratch\n"
+    )
+    words = ["--dockerfile", str(file)]
+    code, result = lint(*words)
+    assert (code, errors(result)) == (0, set())
+    assert any("stages that are not checked (build)" in each for each in result["unknown"])
+    code, result = lint(*words, "--target", "build")
+    assert (code, errors(result)) == (1, {"torch-cuda"})
+    with pytest.raises(ConfigError, match=r"--target runtime: .* no such stage \(build\)"):
+        lint(*words, "--target", "runtime")
 
 
 @pytest.mark.parametrize("kind", ["fsdp", "verl", "megatron"])
