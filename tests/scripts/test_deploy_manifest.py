@@ -28,6 +28,9 @@ def test_a_dry_run_shows_the_additions_and_what_is_sent_unchanged(called: Call, 
     assert all(line.startswith(("trainyard.dev/", "namespace: team")) for line in changed[1:]), changed
     assert "-  " not in done.stdout and done.stdout.endswith("# applied unchanged before it: Service etcd\n")
     assert "cleanPodPolicy: it is not set" in done.stderr, "it is linted"
+    theirs.write_text(yaml.safe_dump_all(manifests()["trainjob"]))
+    done = called("job deploy", "--manifest", theirs, "--dry-run")
+    assert "WANDB_API_KEY: a secret in plain text" in done.stderr, "so is the runtime beside it"
 
 
 def test_a_manifest_comes_from_stdin_a_folder_or_a_template(
