@@ -191,6 +191,21 @@ def test_zones_part_a_gang_where_it_uses_efa(
     )
 
 
+@pytest.mark.parametrize(("model", "left"), [("p5.48xlarge", 6), ("own.type", 4)])
+def test_a_node_is_used_by_a_job_that_wants_no_more_gpus_than_it_has(
+    model: str, left: int, recorded: Recorded, tmp_path: Path
+) -> None:
+    for number in range(4):
+        body = recorded.state[NODES][f"gpu-{number}"]
+        amount_of(GPU, str(left))(body)
+        body["metadata"]["labels"]["node.kubernetes.io/instance-type"] = model
+    for wanted in (left - 1, left, left + 1):
+        words = ("--num-nodes", "4", "--instance-type", model, "--gpu-per-node", str(wanted))
+        found = findings_of(recorded.kubeconfig(tmp_path), *words)
+        told = any(f"{left} of 8 GPUs" in e["evidence"] or f"has {left} GPUs" in e["evidence"] for e in found)
+        assert told == (wanted > left), (wanted, found)
+
+
 @pytest.mark.parametrize(
     ("names", "wrong"),
     [
