@@ -258,9 +258,7 @@ PLANTS: dict[str, Plant] = {
     "cordoned": each_gpu_node(cordon, 1),
     "tainted": each_gpu_node(taint("reserved"), 1),
     "xid": each_gpu_node(condition("GpuProblem", "True", "XidCriticalError"), 1),
-    "node monitoring agent": each_gpu_node(
-        condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error"), 1
-    ),
+    "node monitoring agent": each_gpu_node(condition("KernelReady", "False", "ForkFailedOutOfPID"), 1),
     "dcgm may be old": each_gpu_node(condition("AcceleratedHardwareReady", "False", "DCGMError"), 1),
     "kernel deadlock": each_gpu_node(condition("KernelDeadlock", "True", "DockerHung"), 1),
     "hyperpod unschedulable": each_gpu_node(
@@ -327,7 +325,7 @@ few efa everywhere | efa warning | 2 of | launch template | not=bottlerocket,dra
 cordoned | node-health | cordoned | kubectl uncordon | also=capacity ; not=dra
 tainted | node-health | tainted reserved=x:NoSchedule | --tolerate reserved | also=capacity ; not=dra
 xid | node-health | XidCriticalError | replaced | also=capacity ; not=dra
-node monitoring agent | node-health | NvidiaXID79Error | replaced | also=capacity ; not=dra
+node monitoring agent | node-health | ForkFailedOutOfPID | replaced | also=capacity ; not=dra
 dcgm may be old | node-health warning | DCGMError … may be old | dcgmi diag
 kernel deadlock | node-health | KernelDeadlock | replaced | also=capacity ; not=dra
 hyperpod unschedulable | node-health | UnschedulablePendingReplacement | Automatic
