@@ -191,6 +191,15 @@ def test_zones_part_a_gang_where_it_uses_efa(
     )
 
 
+def test_a_job_without_gpus_needs_no_plugin(recorded: Recorded, tmp_path: Path) -> None:
+    plant = both(each_gpu_node(amount_of(GPU, None)), without(DAEMONS, "nvidia"))
+    plant(recorded.state, plain_eks())
+    for gpus, is_needed in (("8", True), ("0", False)):
+        words = ("--num-nodes", "4", "--gpu-per-node", gpus)
+        found = {entry["check"] for entry in findings_of(recorded.kubeconfig(tmp_path), *words)}
+        assert ("device-plugin" in found) == is_needed, found
+
+
 @pytest.mark.parametrize(("model", "left"), [("p5.48xlarge", 6), ("own.type", 4)])
 def test_a_node_is_used_by_a_job_that_wants_no_more_gpus_than_it_has(
     model: str, left: int, recorded: Recorded, tmp_path: Path
