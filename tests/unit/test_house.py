@@ -172,8 +172,8 @@ BUDGETS = {
     "config": 2_320,
     "proof": 2_790,
     REST: 4_480,
-    "src": 82_260,
-    "tests": 80_760,
+    "src": 82_250,
+    "tests": 80_780,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

@@ -309,7 +309,11 @@ class MetricRows:
         for shift in (0, 1, -before, 1 - before) if printed.has_text else ():
             pairs = ((row, observed.get(step + shift, {})) for step, row in printed.rows.items())
             losses = ((one.get("loss"), other.get("loss")) for one, other in pairs)
-            known = (pair for pair in losses if all(isinstance(each, int | float) for each in pair))
+            known = (
+                (float(one), float(two))
+                for one, two in losses
+                if isinstance(one, int | float) and isinstance(two, int | float)
+            )
             first = list(islice(known, _FIRST_LOSSES))
             is_known = len(first) == _FIRST_LOSSES and len({one for one, _ in first}) > 1
             if is_known and all(math.isclose(*pair, rel_tol=_PRINTED_DIGITS) for pair in first):
