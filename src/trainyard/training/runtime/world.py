@@ -66,25 +66,32 @@ class World:
 
     def first_reason(self, reason: str | None) -> str | None:
         """The reason of the lowest rank that has one; None when no rank has one."""
-        holder = int(min(self._gather_number(self.size if reason is None else self.rank)))
+        if self.size == 1:
+            return reason
+        holder = self._least(self.size if reason is None else self.rank)
         return None if holder == self.size else self.broadcast(reason, source=holder)
 
     def all(self, flag: bool) -> bool:
         """Return whether `flag` is true on all processes."""
-        return all(self._gather_number(flag))
+        return bool(self._least(int(flag)))
+
+    def _least(self, number: int) -> int:
+        """Return the least number of all processes: at each step far cheaper than gathering them."""
+        if self.size == 1:
+            return number
+        least = torch.tensor([number])
+        with explain_lost_peers():
+            dist.all_reduce(least, op=dist.ReduceOp.MIN, group=self.control)
+        return int(least.item())
 
     def total(self, value: float) -> float:
         """The sum of `value` over all processes, in float64 and in order of rank."""
-        return sum(self._gather_number(value))
-
-    def _gather_number(self, number: float) -> list[float]:
-        """The numbers of all processes, in order of rank: at each step far cheaper than gathering objects."""
         if self.size == 1:
-            return [number]
-        numbers = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
+            return value
+        values = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
         with explain_lost_peers():
-            dist.all_gather(numbers, torch.tensor([number], dtype=torch.float64), group=self.control)
-        return [each.item() for each in numbers]
+            dist.all_gather(values, torch.tensor([value], dtype=torch.float64), group=self.control)
+        return sum(float(item) for item in values)
 
     def broadcast(self, value: Any, *, source: int = 0) -> Any:
         """`value` of the process `source`."""
