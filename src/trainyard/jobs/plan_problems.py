@@ -250,8 +250,12 @@ def job_findings(plan: JobSpec) -> list[Finding]:
     """Return what the linter of the environment finds in the job, each finding once, the worst first."""
     place = variable_scope(plan)
     found = lint_objects("the job", KINDS[plan.kind].render(plan).all, place)
-    told = {*_JUDGED_BY_THE_PLAN, *((place, PLAIN_SECRET.evidence) for place in _WITH_COMMAND)}
-    return [each for each in found if not {each.subject, (each.subject, each.evidence)} & told]
+    return [
+        each
+        for each in found
+        if each.subject not in _JUDGED_BY_THE_PLAN
+        and not (each.subject in _WITH_COMMAND and each.evidence == PLAIN_SECRET.evidence)
+    ]
 
 
 def variable_scope(plan: JobSpec) -> VariableScope:
