@@ -3,9 +3,10 @@
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
+from trainyard.run.run_lock import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
@@ -234,11 +236,14 @@ def test_old_runs_are_removed_only_after_a_proof(world: World, keep: str, proof:
     assert pruned == ([keep or "3"] if proof == 0 and keep != "all" else [])
 
 
-def test_a_killed_step_is_finished(world: World) -> None:
+def test_a_killed_step_is_finished_once_its_trainer_has_saved(world: World) -> None:
     folder = world.folder / "runs/gh-4711"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
     world.environment.setattr(step_action, "pipeline_of", lambda request: pipeline_of_run(request))
+    saving = ExitStack()
+    saving.enter_context(locked(folder))
+    threading.Timer(0.5, saving.close).start()
     assert world.action(FINISH="true", JOB_STATUS="cancelled") == ExitCode.INTERRUPTED
     assert world.names == ["store", "prove", "report", "notify", "notify", "records", "prune"]
     assert world.steps[3].values["notice"].job_status == "cancelled"

@@ -25,6 +25,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,7 @@ from trainyard.report.slack.slack_thread import FILE_NAME, read_thread
 from trainyard.report.terminal.phase import PhaseDisplay
 from trainyard.run.directory import RunDirectory
 from trainyard.run.sizes import format_size
+from trainyard.run.waiting import describe_wait
 from trainyard.training_elsewhere import training_elsewhere
 
 INPUTS = ("COMMAND", "CONFIG", "CHANGES", "STORE", "RUN_NUMBER", "RUN_DIR", "RESUME", "DEADLINE")
@@ -71,6 +73,7 @@ MOST_KEPT = "3"
 """How many proven runs stay on the runner, unless TRAINYARD_KEEP_RUNS says otherwise."""
 USING_STORE = ("readiness", "fetch", "claim", "store")
 """Steps whose exit code 4 is an outage of the store."""
+_SAVING_SECONDS = 90.0  # the step has five minutes, and has to store and to report then
 Json = Mapping[str, Any]
 
 
@@ -150,9 +153,16 @@ def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish:
 
 
 def finish_killed_run(pipeline: Pipeline, steps: StepRunner) -> int:
-    """Store, prove and report the run whose step was killed, such as by a cancellation that took too long."""
-    if not is_over(pipeline.run_dir):
-        return ExitCode.INTERRUPTED
+    """Store, prove and report the run whose step was killed, such as by a cancellation that took too long.
+
+    Its trainer may still be saving: GitHub kills a step with its processes, others kill the command alone.
+    """
+    until = time.monotonic() + _SAVING_SECONDS
+    with describe_wait("the trainer, which saves a checkpoint", _SAVING_SECONDS):
+        while not is_over(pipeline.run_dir):
+            if not (pipeline.run_dir / "run.json").is_file() or time.monotonic() > until:
+                return ExitCode.INTERRUPTED
+            time.sleep(0.2)
     status = os.environ.get("JOB_STATUS", "")
     stopped = replace(pipeline, notice={**pipeline.notice, "job_status": status})
     with steps:
