@@ -3,10 +3,9 @@
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from trainyard.errors import ConfigError, ExitCode
 from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
-from trainyard.run.run_lock import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
@@ -241,9 +239,13 @@ def test_a_killed_step_is_finished_once_its_trainer_has_saved(world: World) -> N
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{}")
     world.environment.setattr(step_action, "pipeline_of", lambda request: pipeline_of_run(request))
-    saving = ExitStack()
-    saving.enter_context(locked(folder))
-    threading.Timer(0.5, saving.close).start()
+    is_alive = iter([True, True, True, False, False])  # its command is gone, and its program is not
+    world.environment.setattr(step_action, "is_alive", lambda _: next(is_alive))
+    world.environment.setattr(step_action, "_SAVING_SECONDS", 0)
+    assert world.action(FINISH="true") == ExitCode.INTERRUPTED
+    assert world.names == ["records"], "what still trains is not judged"
+    world.environment.setattr(step_action, "_SAVING_SECONDS", 60)
+    world.steps = []
     assert world.action(FINISH="true", JOB_STATUS="cancelled") == ExitCode.INTERRUPTED
     assert world.names == ["store", "prove", "report", "notify", "notify", "records", "prune"]
     assert world.steps[3].values["notice"].job_status == "cancelled"

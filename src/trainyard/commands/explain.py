@@ -28,17 +28,16 @@ from trainyard.errors import ConfigError, DamagedFileError, ExitCode, ServiceErr
 from trainyard.gateways.aws_refusals import AwsAccount
 from trainyard.gateways.github_api import github_from
 from trainyard.gateways.images.codebuild import CodeBuild
-from trainyard.gateways.process_tree import processes_of_run
 from trainyard.jobs.follow import pod_logs
 from trainyard.jobs.state.pod_failures import NO_ANSWER
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.program_training import is_alive
 from trainyard.report.facts.next_commands import prove_command
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failure import next_command, read_failure, short_reason
 from trainyard.run.identity import read_run
 from trainyard.run.run_advice import require_run
-from trainyard.run.run_lock import is_locked, leader_here
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import events_of, log_of, read_end
@@ -212,7 +211,7 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
 def cause_without_outcome(path: Path) -> str:
     """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
     with suppress(OSError):
-        if not is_locked(path) and not processes_of_run(path, leader=leader_here(path)).training:
+        if not is_alive(path):
             return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
     return ""
 

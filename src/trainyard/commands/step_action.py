@@ -56,7 +56,8 @@ from trainyard.gateways.process import passed_names, program_variables
 from trainyard.github.continuation import find_newer_push
 from trainyard.github.target import Target
 from trainyard.github.variables import read_json
-from trainyard.pipeline import Pipeline, Step, StepRunner, finish, is_over, run_pipeline
+from trainyard.pipeline import Pipeline, Step, StepRunner, finish, run_pipeline
+from trainyard.program_training import is_alive
 from trainyard.proven_run_search import find_proven_run
 from trainyard.report.facts.proof_record import read_proof
 from trainyard.report.facts.quantities import format_count
@@ -155,14 +156,14 @@ def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish:
 def finish_killed_run(pipeline: Pipeline, steps: StepRunner) -> int:
     """Store, prove and report the run whose step was killed, such as by a cancellation that took too long.
 
-    Its trainer may still be saving: GitHub kills a step with its processes, others kill the command alone.
+    It may still train or save: GitHub kills a step with its processes, others kill the command alone.
     """
     until = time.monotonic() + _SAVING_SECONDS
     with describe_wait("the trainer, which saves a checkpoint", _SAVING_SECONDS):
-        while not is_over(pipeline.run_dir):
-            if not (pipeline.run_dir / "run.json").is_file() or time.monotonic() > until:
-                return ExitCode.INTERRUPTED
+        while is_alive(pipeline.run_dir) and time.monotonic() < until:
             time.sleep(0.2)
+    if not (pipeline.run_dir / "run.json").is_file() or is_alive(pipeline.run_dir):
+        return ExitCode.INTERRUPTED
     status = os.environ.get("JOB_STATUS", "")
     stopped = replace(pipeline, notice={**pipeline.notice, "job_status": status})
     with steps:
