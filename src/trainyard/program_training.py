@@ -29,6 +29,7 @@ from trainyard.config.load import load_config, mask_config
 from trainyard.config.secret_filter import SecretFilter, find_secrets, restore_secrets
 from trainyard.errors import ConfigError, WaitTimeoutError
 from trainyard.gateways.git import (
+    changed_modules,
     repository_facts,
     untracked_inputs,
     untracked_modules,
@@ -292,6 +293,8 @@ def _judge_modules(run: ProgramRun) -> Callable[[Mapping[str, str]], dict[str, A
         return lambda _: None
     clean = repository_facts(directory, with_modules=False) if facts.get("dirty") else facts
     named = untracked_inputs(directory, _named_by(run), with_modules=False)
+    if clean.get("dirty") is False:
+        run.changed_modules = partial(changed_modules, directory, facts["commit"])
 
     def judge(modules: Mapping[str, str]) -> dict[str, Any] | None:
         if (found := untracked_modules(directory, modules)) is None:

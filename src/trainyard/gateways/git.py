@@ -80,6 +80,21 @@ def untracked_modules(
     return found[0], found[1]
 
 
+def changed_modules(directory: Path, commit: str, modules: Mapping[str, str]) -> list[str]:
+    """Return the tracked files of modules that were imported with other contents than those of a commit.
+
+    `modules` are digests by path, from soon after each import: what was edited later is not changed.
+    """
+    root, found = Path(_root(directory) or directory), []
+    differing = (_git(root, "diff", "--name-only", "--no-renames", "-z", commit) or "").split("\0")
+    for path, digest in sorted(modules.items()):
+        name = os.path.relpath(os.path.realpath(path), root)
+        if name in differing or _content(root / name) != digest:
+            then = _git(root, "show", f"{commit}:{name}")
+            found += [name] if then and hashlib.sha256(then.encode()).hexdigest() != digest else []
+    return found
+
+
 def untracked_inputs(directory: Path, named: Sequence[Path], *, with_modules: bool = True) -> dict[str, str]:
     """Return the SHA-256 by name of files that git does not track and that a program in `directory` may read.
 

@@ -75,6 +75,8 @@ class ProgramRun:
     """Gives the Pythons that run below a process."""
     code_of_modules: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda _: None
     """Gives the facts about the code from the digests by path of the modules that were imported."""
+    changed_modules: Callable[[Mapping[str, str]], list[str]] = lambda _: []
+    """Gives those of them that were imported with other contents than those of the commit."""
     found: ResumePoint | None = field(init=False)
     """The checkpoint that it resumes from."""
     rows: RunRows = field(init=False)
@@ -348,7 +350,8 @@ class ProgramRun:
             now = self.data()
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
-        return changed
+        modules = self.changed_modules(self.rows.observations.modules)
+        return changed + [f"the code {name}" for name in modules]
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

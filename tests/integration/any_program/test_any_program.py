@@ -380,15 +380,18 @@ def test_the_deadline_stops_it(repository: Repository) -> None:
 
 def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -> None:
     script = (
-        "import pathlib, runpy; pathlib.Path('requirements.txt').write_text('numpy==1.0.0'); "
-        "pathlib.Path('data/tokens.txt').write_text('other'); runpy.run_path('train.py')"
+        "import pathlib; pathlib.Path('requirements.txt').write_text('numpy==1.0.0'); "
+        "pathlib.Path('data/tokens.txt').write_text('other'); "
+        f"pathlib.Path('train.py').write_text({COPIED!r}); import train"
     )
 
     done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "-c", script)
 
     part = parts_of(json.loads(done.stdout))["repeatable"]
     assert done.returncode == 1
-    assert part["evidence"] == "the lock requirements.txt and the data changed while the program ran"
+    assert part["evidence"] == (
+        "the lock requirements.txt and the data and the code train.py changed while the program ran"
+    )
 
 
 def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> None:

@@ -8,6 +8,7 @@ from tests.git_repository import git
 
 from trainyard.gateways import git as gateway
 from trainyard.gateways.git import (
+    changed_modules,
     git_facts,
     is_cleaned,
     repository_facts,
@@ -252,6 +253,22 @@ def test_modules_that_were_imported_are_tracked_ignored_or_neither(repository: P
     named = [repository / "exp.yaml"]
     named[0].write_text("")
     assert untracked_inputs(repository, named, with_modules=False).keys() == {"exp.yaml"}
+
+
+@pytest.mark.parametrize("now", ["a = 1\n", "a = 2\n", "a = 3\n"])
+@pytest.mark.parametrize("then", ["a = 1\n", "a = 2\n"])
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_module_is_changed_that_was_imported_with_other_contents_than_the_commit_has(
+    repository: Path, then: str, now: str, commits: bool
+) -> None:
+    """Also if it was restored or committed later; what was only edited later is not changed."""
+    commit, module = git(repository, "rev-parse", "HEAD"), repository / "src" / "a.py"
+    module.write_text(now)
+    if commits:
+        git(repository, "commit", "-q", "--allow-empty", "-am", "Edit")
+    (repository / "new.py").write_text("")
+    imported = {str(module): hashlib.sha256(then.encode()).hexdigest(), str(repository / "new.py"): "0" * 64}
+    assert changed_modules(repository / "src", commit, imported) == ["src/a.py"] * (then != "a = 1\n")
 
 
 @pytest.mark.parametrize("ignored", [True, False])

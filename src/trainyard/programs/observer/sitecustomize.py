@@ -30,7 +30,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 # The steps before the first number have a row each, and half as many in each doubling from there: `learned`
 # reads the end of a training of a second, too. Of the others one has a row after so many seconds.
 FAST_ROWS, ROW_SECONDS = 100, 0.5
-MODULES_SECONDS, MOST_FILES = 10.0, 5000
+MOST_FILES = 5000
 # Losses that are on their way from the GPU, and how long the last ones are waited for at the end.
 MOST_PENDING, LAST_SECONDS = 128, 1.0
 # A file in the folder of a save is of that save if it is not older, up to the resolution of file times.
@@ -593,6 +593,8 @@ class Observer:
             "sklearn.base": self.watch_sklearn,
             "xgboost.core": self.watch_xgboost,
         }
+        self._modules: dict[str, str] = {}  # path -> SHA-256; a forked process has the code of its parent
+        self._imported = 0  # how many modules there were then
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -618,13 +620,13 @@ class Observer:
         self._has_loss = False  # whether a loss of that step was observed
         self._row: Any = None  # of the last step, if it has none yet
         self._rows: list[Any] = []  # whose loss is still copied from the GPU
-        self._row_time = self._modules_time = 0.0
+        self._row_time = 0.0
         self._scaled: Any = (lambda: None, None, 1.0)
         self._slots: Any = None
         self._open: list[Any] = []  # saves into files that the program has not closed yet
         self._saving: set[int] = set()  # threads
         self._background = 0
-        self._modules: dict[str, tuple[int, int]] = {}
+        self._noted: set[str] = set()  # modules
         self._thread = 0  # the one that steps
         self._sites: dict[Any, int] = {}  # the line of each function that was running at a step
         self._thread_exception: dict[str, str] = {}  # which ended it
@@ -691,6 +693,7 @@ class Observer:
         if self._torch:
             return
         self._torch, self._weights = torch, Weights(torch)
+        quietly(self._note_modules)(reports=False)  # before somebody edits the program
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._is_compiling)
         is_compiling, count, modules = self._is_compiling, quietly(self._count), sys.modules
         sample = quietly(self._sample)
@@ -1143,6 +1146,9 @@ class Observer:
             self._write_rows()
         if not self._has_machine:
             self._note_machine()
+        if self._imported != len(sys.modules):
+            self._imported = len(sys.modules)
+            quietly(self._note_modules)()
         if self._open:
             self._report_closed()
 
@@ -1251,8 +1257,6 @@ class Observer:
         path = os.path.abspath(os.fsdecode(path))
         if not (os.path.isdir(path) and self._rank()):
             self.report("saved", **place, path=path, call=call, files=files_of(path, began))
-        if time.monotonic() - self._modules_time >= MODULES_SECONDS:
-            self._note_modules()
 
     # Facts
 
@@ -1267,22 +1271,19 @@ class Observer:
             facts["driver"] = quietly(first_line)("/proc/driver/nvidia/version")
             facts["gpus"] = list(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
         self.report("machine", **{name: fact for name, fact in facts.items() if fact is not None})
-        self._note_modules()
 
-    def _note_modules(self) -> None:
-        """Report the code of the repository that was imported, or has changed since, with its SHA-256."""
-        self._modules_time, found = time.monotonic(), {}
+    def _note_modules(self, reports: bool = True) -> None:
+        """Report the code of the repository that was imported, with its SHA-256 of soon after its import."""
         from hashlib import sha256
 
-        for path in () if self._rank() else set(imported_files(self._main_file, self._root)):
-            facts = os.stat(path)
-            state = (facts.st_size, facts.st_mtime_ns)
-            if self._modules.get(path) != state:
-                with open(path, "rb") as file:
-                    found[path] = sha256(file.read()).hexdigest()
-                self._modules[path] = state
-        if found:
+        paths = set() if self._rank() else set(imported_files(self._main_file, self._root))
+        for path in paths - self._modules.keys():
+            with open(path, "rb") as file:
+                self._modules[path] = sha256(file.read()).hexdigest()
+        found = {path: sha for path, sha in self._modules.items() if path not in self._noted}
+        if reports and found:
             self.report("modules", files=found)
+            self._noted |= found.keys()
 
     def _note_exception(self) -> None:
         """Report the exception that ended the interpreter, also if the program replaced `sys.excepthook`.
