@@ -217,7 +217,7 @@ class ProgramRun:
             return code if fallback is None else ExitCode.NOT_PROVEN
         # The cause of a failed program is reported first.
         has_no_cause = ended.problem is None and (ended.exit_code == 0 or ended.stopped_by is not None)
-        if not self.rows.count and has_no_cause:
+        if not (self.rows.count or self.rows.writer.newest) and has_no_cause:
             LOG.error("metrics: %s", self.rows.describe())
         is_well = ended.exit_code == 0
         is_complete = is_well and ended.stopped_by is None
