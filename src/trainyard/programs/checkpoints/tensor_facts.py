@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from struct import Struct
@@ -119,11 +120,15 @@ def read_tensors(path: Path, update: Callable[[bytes], None]) -> FileTensors:
     """Return the tensors of a file, whose bytes go through `update` in their order.
 
     Raises CheckpointError for a file that is damaged: a member of its zip differs from its CRC-32 while
-    others do not, or its header or directory is unreadable.
+    others do not, its header or directory is unreadable, or it has only zeros, as after a power cut.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
         ranges, tensors, unread = _layout(path, file, size)
+        file.seek(0)
+        pieces = iter(partial(file.read, _PIECE), b"")
+        if unread and not any(piece.strip(b"\0") for piece in pieces):
+            raise CheckpointError(f"{path.name} is damaged: it has only zeros")
         _read(file, size, sorted(ranges, key=lambda each: each.start), update)
         checked = [each for each in ranges if each.stored_crc is not None and each.end > each.start]
         wrong = [each for each in checked if each.crc != each.stored_crc]
