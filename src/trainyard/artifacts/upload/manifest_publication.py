@@ -32,7 +32,6 @@ from trainyard.artifacts.store.layout import (
 )
 from trainyard.artifacts.store.object_store import Store, StoredObject, put_and_confirm, sha256_of_chunks
 from trainyard.errors import RunConflictError
-from trainyard.run.run_settings import setting
 
 if TYPE_CHECKING:
     from trainyard.gateways.model_signing import ModelSigner
@@ -80,8 +79,7 @@ def build_manifest(
     unlisted = {key for key in (*before.there, *sent) if key not in entries}
     known = {key for key in unlisted if checkpoint_step_of(key) not in removals}
     leftovers = sorted(key for key in known if _may_be_left_over(key, before.version))
-    are_parts = contents.version is not None and setting(contents.config, "checkpointing.shared") is False
-    for key in () if are_parts else leftovers:  # parts of other machines come before they can be listed
+    for key in leftovers if contents.version is None else ():  # while it trains, the rest comes later
         _logger.warning("%s: an interrupted sync sent it, and it is no longer on this machine", key)
     newest = before.chain[-1] if before.chain else None
     objects = tuple(entries[key] for key in sorted(entries))

@@ -20,6 +20,7 @@ from tests.unit.artifacts.conftest import KEY
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
@@ -193,9 +194,12 @@ def test_what_a_sync_that_was_cut_short_left_is_accounted_for(
     run = make_run()
     sync_run(store, run, None)
     (folder / "manifests/run-1-manifest.json").unlink()
+    RunningRun(store, run, 1).store_newest()
+    assert "no longer on this machine" not in caplog.text, "the rest is stored later"
+    shutil.rmtree(folder / "manifests")
     shutil.rmtree(run.checkpoint(100))
     sync_run(store, run, None)
-    assert len(manifest(folder)["unlisted_objects"]) == 3
+    assert len(manifest(folder)["unlisted_objects"]) == 7, "3 of a checkpoint, 4 records of the follower"
     assert "run-1/checkpoint-100/.metadata: an interrupted sync sent it" in caplog.text
     assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
     (folder / "run-1/checkpoint-100/planted").write_text("x")
