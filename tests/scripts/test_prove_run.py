@@ -9,6 +9,7 @@ from tests.scripts.conftest import Call
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
+from trainyard.commands.prove import store_of
 from trainyard.run.directory import RunDirectory
 
 NAMES = ["trained", "learned", "network", "stored", "repeatable"]
@@ -104,6 +105,9 @@ def test_the_store_of_the_last_proof_is_used(called: Call, stored_run: RunDirect
     again = called(*words)
     assert again.returncode == 0, again.stderr
     assert proof_of(stored_run)["store"] == store
+    (stored_run.report / "proof.json").unlink()
+    claimed = {"run_id": "a", "stored_as": {"file:///old": 3, "file:///new": 1}}
+    assert store_of(stored_run, None, claimed) == "file:///new", "where it has its number"
 
 
 def test_the_store_of_another_runs_proof_is_not_used(

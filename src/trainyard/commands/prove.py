@@ -1,7 +1,7 @@
 """Prove a run: it trained and learned, its network is known, it is stored, and it can be repeated.
 
 Reads:   --run-dir; --store, else artifacts.store of the run's config.yaml, else the store of its last
-         proof; the store itself; AWS_*; the registry of the image that the run was trained in.
+         proof or of its number; the store itself; AWS_*; the registry of the image that the run used.
 Writes:  report/proof.json in the run directory, unless --dry-run; --json prints the same; in GitHub Actions
          the step outputs `proven`, `stored` and `step`, and an annotation for each part that does not hold.
 Exit codes: 0 all five parts hold (with --only: those that it names); 1 one does not, named with the next
@@ -87,7 +87,7 @@ def prove_run(
     """
     directory = RunDirectory(run_dir)
     records = JudgedRecords(directory)
-    run, store = records.run, store_of(directory, store, str(records.run["run_id"]))
+    run, store = records.run, store_of(directory, store, records.run)
     found, display = Inspection(run_number), PhaseDisplay("proof", "looking up the run")
     with terminal.show_live(display):
         if store is not None:
@@ -116,12 +116,12 @@ def prove_run(
     return ExitCode.NO if failing else ExitCode.DONE
 
 
-def store_of(directory: RunDirectory, url: str | None, run_id: str) -> str | None:
-    """Return `url`, else the store of the run's configuration, else of its last proof, else None."""
+def store_of(directory: RunDirectory, url: str | None, run: Mapping[str, Any]) -> str | None:
+    """Return `url`, else the store of the run's configuration, its last proof or its number, else None."""
     try:
         return store_settings(directory.path, url=url, encryption=None)[0]
     except ConfigError:
-        return proven_store(directory, run_id)
+        return proven_store(directory, run["run_id"]) or next(reversed(run.get("stored_as", {})), None)
 
 
 def read_digests(checkpoint: Path, progress: Progress) -> dict[str, str]:
