@@ -122,11 +122,6 @@ def _at_loss(work: TrainingWorkload) -> MemoryParts:
     )
 
 
-def loss_backward(work: TrainingWorkload) -> int:
-    """Bytes that the backward pass of the loss adds to those of the forward pass."""
-    return _logits(work) + _rows_of_logits(work)
-
-
 def _logits(work: TrainingWorkload) -> int:
     return work.tokens * work.architecture.vocab_size * work.compute_bytes
 

@@ -107,12 +107,6 @@ def _dequantize_by_numpy(rows: np.ndarray, kind: gguf.GGMLQuantizationType) -> n
     return values.copy() if np.may_share_memory(values, rows) else values
 
 
-def best_instructions() -> Instructions | None:
-    """Return the instructions of the fastest kernels on this processor; None without kernels."""
-    library = kernels()
-    return None if library is None else Instructions(library.trainyard_best_instructions())
-
-
 def kernels() -> ctypes.CDLL | None:
     """Return the library of kernels; None if it is not built, and NumPy dequantises."""
     configured = os.environ.get(LIBRARY_VARIABLE)
