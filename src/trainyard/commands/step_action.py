@@ -153,18 +153,14 @@ def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish:
 
 
 def finish_killed_run(pipeline: Pipeline, steps: StepRunner) -> int:
-    """Store, prove and report the run whose step was killed, such as by a cancellation that took too long.
-
-    Its trainer may still be saving: GitHub kills a step with its processes, others kill the command alone.
-    """
+    """Store, prove and report the run of a step that was killed, once a trainer that is left has saved."""
     until = time.monotonic() + _SAVING_SECONDS
     with describe_wait("the trainer, which saves a checkpoint", _SAVING_SECONDS):
         while not is_over(pipeline.run_dir):
             if not (pipeline.run_dir / "run.json").is_file() or time.monotonic() > until:
                 return ExitCode.INTERRUPTED
             time.sleep(0.2)
-    status = os.environ.get("JOB_STATUS", "")
-    stopped = replace(pipeline, notice={**pipeline.notice, "job_status": status})
+    stopped = replace(pipeline, notice={**pipeline.notice, "job_status": os.environ.get("JOB_STATUS", "")})
     with steps:
         if stopped.stores_failed:
             steps.run(stopped.store_run())
