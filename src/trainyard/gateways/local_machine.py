@@ -39,9 +39,9 @@ class MainMemory:
 
 
 def installed_versions() -> dict[str, str]:
-    """Canonical name -> version of every distribution in the running environment."""
-    found = ((d.metadata["Name"], d.version) for d in metadata.distributions())
-    return {canonicalize_name(name): version for name, version in found if name}
+    """Canonical name -> version of every distribution; of several the one that an import finds."""
+    listed = reversed([*metadata.distributions()])  # setuptools adds a folder of its own at its import
+    return {canonicalize_name(one.metadata["Name"]): one.version for one in listed if one.metadata["Name"]}
 
 
 @dataclass(frozen=True)

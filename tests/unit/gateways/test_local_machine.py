@@ -16,6 +16,7 @@ from trainyard.gateways.local_machine import (
     free_bytes,
     has_nvidia_driver,
     installed_torch,
+    installed_versions,
     main_memory,
     measure_path,
     missing_for_compiling,
@@ -34,6 +35,17 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     assert measure_path(tmp_path) == 15
     assert measure_path(tmp_path / "a") == 10
     assert measure_path(tmp_path / "missing") == 0
+
+
+def test_of_two_versions_the_one_counts_that_an_import_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("2.0", "1.0"):
+        info = tmp_path / version / "Some_Thing-1.dist-info/METADATA"
+        info.parent.mkdir(parents=True)
+        info.write_text(f"Metadata-Version: 2.1\nName: Some_Thing\nVersion: {version}\n")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / version)])
+    assert installed_versions()["some-thing"] == "2.0"
 
 
 def test_a_compiler_is_searched_for_as_torch_does(tmp_path: Path) -> None:
