@@ -182,7 +182,12 @@ def failed_run(path: Path) -> FailureEvidence:
             own = replace(unproven, klass=FailureClass.USER_CODE)
             return FailureEvidence(logs, FailureFacts(code), own)
     if failure is None or not is_certain:
-        cause = "" if outcome else cause_without_outcome(path)
+        cause = ""
+        with suppress(OSError):
+            if not outcome and not is_alive(path):
+                cause = (
+                    "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
+                )
         facts = facts_of_run(run, code)
         return FailureEvidence(logs, facts, command=command, if_unknown=cause)
     fix = f"{failure.fix}: {command}" if failure.fix else command
@@ -206,14 +211,6 @@ def facts_of_run(run: Mapping[str, Any], code: int | None) -> FailureFacts:
         memory_kills=kills if isinstance(kills, int) else None,
         steps=steps if isinstance(steps, int) else None,
     )
-
-
-def cause_without_outcome(path: Path) -> str:
-    """Return the cause to state for a run without an outcome; empty if its trainer may still run."""
-    with suppress(OSError):
-        if not is_alive(path):
-            return "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
-    return ""
 
 
 def missing_proof(directory: RunDirectory, run: Mapping[str, Any]) -> LogExplanation | None:

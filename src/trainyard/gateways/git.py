@@ -81,10 +81,7 @@ def untracked_modules(
 
 
 def changed_modules(directory: Path, commit: str, modules: Mapping[str, str]) -> list[str]:
-    """Return the tracked files of modules that were imported with other contents than those of a commit.
-
-    `modules` are digests by path, from soon after each import: what was edited later is not changed.
-    """
+    """Return the tracked ones of modules, digests by path, that had other contents than in a commit."""
     root, found = Path(_root(directory) or directory), []
     differing = (_git(root, "diff", "--name-only", "--no-renames", "-z", commit) or "").split("\0")
     for path, digest in sorted(modules.items()):
