@@ -293,7 +293,7 @@ def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:
     module, steps = observer_module(), list[int]()
     observer: Any = object.__new__(module.Observer)  # without its hooks
     known: dict[str, Any] = {"_bad": None, "_loss": 1.0, "_rows": [], "_open": [], "_sites": {}}
-    known |= {"_has_machine": True, "_weights": module.Weights(None)}
+    known |= {"_has_machine": True, "_weights": module.Weights(None), "_imported": 0}
     vars(observer).update(known, _row_time=float("inf"), _begin_row=lambda: steps.append(observer.step))
     for observer.step in range(1, 1001):
         observer._note_step(0.1, 1)
