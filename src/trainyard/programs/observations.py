@@ -128,6 +128,8 @@ class Observations:
 
     modules: dict[str, str] = field(default_factory=dict)
     """SHA-256 by absolute path of the files of the repository that were imported."""
+    edited: set[str] = field(default_factory=set)
+    """Those of them that may have been imported with other contents."""
     unobserved: list[str] = field(default_factory=list)
     """Why Pythons of the program had no observer, a reason each."""
     reads: list[ReadFile | None] = field(default_factory=list)
@@ -160,6 +162,7 @@ class Observations:
                 files = facts["files"].items()
                 known = {path: sha for path, sha in files if isinstance(sha, str) and len(sha) == 64}
                 self.modules |= known if len(self.modules) < _MOST_MODULES else {}
+                self.edited |= set(map(str, facts.get("edited") or ()))
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))

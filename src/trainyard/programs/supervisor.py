@@ -350,8 +350,9 @@ class ProgramRun:
             now = self.data()
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
-        modules = self.changed_modules(self.rows.observations.modules)
-        return changed + [f"the code {name}" for name in modules]
+        seen = self.rows.observations
+        known = {path: digest for path, digest in seen.modules.items() if path not in seen.edited}
+        return changed + [f"the code {name}" for name in self.changed_modules(known)]
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

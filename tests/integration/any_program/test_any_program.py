@@ -382,7 +382,8 @@ def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -
     script = (
         "import pathlib; pathlib.Path('requirements.txt').write_text('numpy==1.0.0'); "
         "pathlib.Path('data/tokens.txt').write_text('other'); "
-        f"pathlib.Path('train.py').write_text({COPIED!r}); import train"
+        "import torch; given = torch.ones(1, requires_grad=True); torch.optim.SGD([given]).step(); "
+        f"pathlib.Path('train.py').write_text({COPIED!r}); torch.optim.SGD([given]).step(); import train"
     )
 
     done = repository.run("--json", "--run-dir", "runs/a", "--", sys.executable, "-c", script)

@@ -594,7 +594,8 @@ class Observer:
             "xgboost.core": self.watch_xgboost,
         }
         self._modules: dict[str, str] = {}  # path -> SHA-256; a forked process has the code of its parent
-        self._imported = 0  # how many modules there were then
+        self._edited: list[str] = []  # those that may have been edited between import and look
+        self._imported, self._looked = 0, time.time()  # how many modules there were at the last look
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -1149,6 +1150,8 @@ class Observer:
         if self._imported != len(sys.modules):
             self._imported = len(sys.modules)
             quietly(self._note_modules)()
+        else:
+            self._looked = time.time()
         if self._open:
             self._report_closed()
 
@@ -1276,13 +1279,15 @@ class Observer:
         """Report the code of the repository that was imported, with its SHA-256 of soon after its import."""
         from hashlib import sha256
 
+        looked, self._looked = self._looked, time.time()
         paths = set() if self._rank() else set(imported_files(self._main_file, self._root))
         for path in paths - self._modules.keys():
             with open(path, "rb") as file:
                 self._modules[path] = sha256(file.read()).hexdigest()
+                self._edited += [path] if os.fstat(file.fileno()).st_mtime > looked else []
         found = {path: sha for path, sha in self._modules.items() if path not in self._noted}
         if reports and found:
-            self.report("modules", files=found)
+            self.report("modules", files=found, edited=self._edited)
             self._noted |= found.keys()
 
     def _note_exception(self) -> None:
