@@ -162,9 +162,9 @@ def first_line(path: str) -> str:
 
 
 def has_nan(value: Any, depth: int = 0) -> bool:
-    """Return whether an array in an object, such as a model of scikit-learn, has a NaN."""
+    """Return whether an array or a tensor in an object, such as a model of scikit-learn, has a NaN."""
     if hasattr(value, "dtype"):
-        return bool(value.dtype.kind == "f" and (value != value).any())
+        return bool(getattr(value.dtype, "kind", "f") == "f" and (value != value).any())
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     parts = value if isinstance(value, (list, tuple)) else list(inner.values())
     return depth < 6 and any(has_nan(each, depth + 1) for each in parts[:1000])
@@ -209,6 +209,30 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
         if facts.st_mtime_ns >= began - SAME_SAVE_NS:
             found[name] = [facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino]
     return found
+
+
+def follow(file: Any) -> Callable[[], Any] | None:
+    """Return a function that gives the path of an open file once it is closed, and False before.
+
+    It may have been renamed by then. None for a pipe. The descriptor that is kept is one of a path: it does
+    not hold the file open for writing, and closing it gives up no lock.
+    """
+    number = file.fileno()
+    if not os.path.isfile(f"/proc/self/fd/{number}"):
+        return None
+    link = os.open(f"/proc/self/fd/{number}", os.O_PATH)
+    known = os.fstat(link)
+
+    def path() -> Any:
+        if quietly(os.path.sameopenfile)(number, link):
+            return False
+        if not os.path.samestat(os.fstat(link), known):
+            return None  # the program has closed every descriptor, and this is another file's now
+        found = os.readlink(f"/proc/self/fd/{link}")
+        os.close(link)
+        return found
+
+    return path
 
 
 def compare_numbers(pairs: Any) -> tuple[bool, bool]:
@@ -875,7 +899,11 @@ class Observer:
                 self._has_saved |= bool(self.step) and known != "none"
                 if known != "":
                     place["weights"] = known or "unknown"
-                if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
+                is_packed = hasattr(where, "write") and not hasattr(where, "raw")
+                is_old = (
+                    owner.__name__ == "joblib.numpy_pickle" or "_use_new_zipfile_serialization" in options
+                )
+                if (is_packed or is_old) and quietly(has_nan)(thing):
                     place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
                     self._note_save(call, where, began, place)
@@ -1136,7 +1164,10 @@ class Observer:
             self._row_time = now
             self._begin_row()
         if is_compared:
-            self._note_sites()
+            frame: Any = sys._getframe()
+            while frame is not None:
+                self._sites[frame.f_code] = frame.f_lineno
+                frame = frame.f_back
             if not self._weights.have_changed:
                 self._weights.compare()
         if self._rows:
@@ -1145,12 +1176,6 @@ class Observer:
             self._note_machine()
         if self._open:
             self._report_closed()
-
-    def _note_sites(self) -> None:
-        frame: Any = sys._getframe()
-        while frame is not None:
-            self._sites[frame.f_code] = frame.f_lineno
-            frame = frame.f_back
 
     def _note_figures(self, figures: dict[str, float]) -> None:
         """Take what a library says of the last step; a loss that was observed in it is better."""
@@ -1227,24 +1252,24 @@ class Observer:
 
         Orbax renames its folder when all is written.
         """
-        name = getattr(where, "name", None)
-        if isinstance(name, str) and hasattr(where, "closed"):
-            from weakref import ref
-
-            self._open.append((ref(where), call, os.path.abspath(name), began, place))
-        elif "Checkpointer" in call and not os.path.exists(where):
-            self._open.append((lambda: None, call, os.path.abspath(where), began, place))
-        else:
+        archive = getattr(where, "_zipfile", None)  # that of a member
+        path_of = quietly(follow)(archive.fp if archive else where)
+        if "Checkpointer" in call:
+            path_of = lambda: os.path.exists(where) and where  # noqa: E731
+        if path_of is None:
             self._report_save(call, where, began, place)
+        elif len(self._open) < MOST_PENDING:
+            self._open.append((path_of, call, began, place))
+            self._report_closed()
 
     def _report_closed(self) -> None:
         kept, self._open = self._open, []
         for each in kept:
-            file = each[0]()
-            if not os.path.exists(each[2]) if file is None else not file.closed:
+            path = quietly(each[0])()
+            if path is False:
                 self._open.append(each)
-            else:
-                quietly(self._report_save)(*each[1:])
+            elif path:
+                quietly(self._report_save)(each[1], path, *each[2:])
 
     def _report_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
         path = where if isinstance(where, (str, bytes, os.PathLike)) else where.path  # of a writer of DCP
