@@ -1007,7 +1007,9 @@ class Observer:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._is_loaded = False
-        if self._steps_of is not None:
+        if self._steps_of is None:
+            self._watch_anew()  # not what its passes have shown
+        else:
             is_undone = self._weights.is_undone(parameters)
             if self._models is not None and len(self._models) >= MOST_MODELS:
                 self._models = None  # as many short ones are no folds
@@ -1026,13 +1028,16 @@ class Observer:
         self.report("anew")
         for optimizer in list(self._loaded or ()):
             self._loaded[optimizer] = self._own_steps(optimizer)
-        before, self._weights = self._weights, Weights(self._torch)
-        self._weights.has_read = before.has_read
+        self._watch_anew()
         self._weights.is_all = False  # what is saved may be of the steps before
-        self._steps_of.clear()
+        (self._steps_of or {}).clear()
         self._models = []
         self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
         self._rows.clear()
+
+    def _watch_anew(self) -> None:
+        before, self._weights = self._weights, Weights(self._torch)
+        self._weights.has_read = before.has_read
 
     def _note_state(self, *_args: Any, **_options: Any) -> None:
         """Remember that a model has loaded a state; a program may do so all the time, for a second model."""
@@ -1040,8 +1045,8 @@ class Observer:
             self._loads, self._is_loaded = self._loads + 1, True
 
     def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
-        """Keep numbers of the parameters of a program that has no optimizer, after its second pass."""
-        if self._of_passes and self.step == 2 and not self._is_idle():
+        """Keep numbers of the parameters of a program that has no optimizer, after its first pass."""
+        if self._of_passes and self.step == 1 and not self._is_idle():
             self._weights.watch(leaves_of(loss), is_all=False)
 
     def _is_idle(self) -> bool:
@@ -1100,6 +1105,9 @@ class Observer:
                 self._loss = loss.detach()
                 self._sum = self._loss.float() if self._sum is None else self._sum + self._loss
         if self._of_passes:
+            is_loaded, self._is_loaded = self._is_loaded and not self._has_saved, False
+            if is_loaded and self._weights.is_undone([]):
+                self._begin_again()
             self.step += 1
             self._note_step(None, 1)
 
