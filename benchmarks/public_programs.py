@@ -41,7 +41,8 @@ MODES = (
     ),
     *("given weights", "several files", "crash after the last save", "shell hides the exit code"),
     *("evaluation printed first", "NaN weights", "early end", "traceback at exit 0"),
-    *("shell hides a kill", "starts anew at a resume"),
+    *("shell hides a kill", "shell hides a crash at the end", "starts anew at a resume"),
+    *("NaN loss", "untrained copy"),
 )
 AGAIN = {
     "crash after the last save",

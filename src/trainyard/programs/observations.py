@@ -186,7 +186,8 @@ class Observations:
                 process.weights_changed = changed if isinstance(changed, bool) else None
                 process.is_partial = facts.get("partial") is True
                 process.excerpts = _excerpts(facts.get("excerpts"))
-                process.models = _integers(facts.get("models"))
+                models = facts.get("models")
+                process.models = [n for n in models if isinstance(n, int)] if isinstance(models, list) else []
 
     def note_exit_code(self, pid: int, content: bytes) -> None:
         """Take the file in which the C library of a process has stored its exit code, if it has."""
@@ -407,12 +408,6 @@ def _excerpts(value: object) -> tuple[tuple[bytes, bytes], ...] | None:
     with suppress(TypeError, ValueError):
         return tuple((bytes.fromhex(first), bytes.fromhex(last)) for first, last in value)  # type: ignore[attr-defined]
     return None
-
-
-def _integers(value: object) -> list[int]:
-    """Return a list of integers; an empty one for anything else."""
-    is_right = isinstance(value, list) and all(isinstance(each, int) for each in value)
-    return value if is_right else []  # type: ignore[return-value]
 
 
 def _text(value: object) -> str:

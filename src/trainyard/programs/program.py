@@ -14,12 +14,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.programs.inputs import find_lock, lock_fault
 from trainyard.programs.observations import OBSERVER
-from trainyard.programs.own_files import (
-    OUTPUT_VARIABLE,
-    RUN_DIRECTORY,
-    in_run,
-    names_run,
-)
+from trainyard.programs.own_files import OUTPUT_VARIABLE, RUN_DIRECTORY, in_run, names_run
 from trainyard.run.atomic_files import make_folder, write_bytes_atomically
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import identity_in

@@ -192,11 +192,11 @@ def parse_event(line: bytes) -> ProgramEvent | None:
         facts = {name: value for name, value in found.items() if name not in _PROTOCOL}
         return ObservedFact(str(kind), pid, rank, facts, step, time, of_passes)
     if kind == "saved" and (step is not None or is_observed):
-        path, files = _absolute_path(found.get("path")), _files(found.get("files", {}))
+        path, files = str(found.get("path")), _files(found.get("files", {}))
         call = str(found.get("call", ""))[:_MOST_NAME]
-        if path is not None and files is not None:
+        if path.startswith("/") and len(path) <= _MOST_PATH and "\0" not in path and files is not None:
             more = rank, pid, of_passes, "nan" in found, str(found.get("weights", ""))[:_MOST_NAME]
-            return WrittenCheckpoint(step, path, files, time, source, call, *more)
+            return WrittenCheckpoint(step, Path(path), files, time, source, call, *more)
     elif kind == "row" and step is not None:
         if (figures := _figures(found)) is not None:
             return LoggedFigures(step, figures, time, source, rank, pid, of_passes)
@@ -233,11 +233,6 @@ def _figures(found: dict[str, Any]) -> dict[str, float] | None:
     named = {name: number for name, number in pairs if number is not None}
     is_sane = len(named) <= _MOST_FIGURES and max(map(len, named), default=0) <= _MOST_NAME
     return named if is_sane else None
-
-
-def _absolute_path(value: object) -> Path | None:
-    is_path = isinstance(value, str) and 0 < len(value) <= _MOST_PATH and "\0" not in value
-    return Path(value) if is_path and Path(value).is_absolute() else None  # type: ignore[arg-type]
 
 
 def _files(value: object) -> dict[str, tuple[int, ...]] | None:

@@ -192,10 +192,7 @@ def steps_of_states(directory: RunDirectory) -> dict[str, tuple[int, Source]]:
 
 
 def note_checkpoint(
-    directory: RunDirectory,
-    taken: TakenCheckpoint,
-    state: str | None = None,
-    on_record: int | None = None,
+    directory: RunDirectory, taken: TakenCheckpoint, state: str | None = None, on_record: int | None = None
 ) -> None:
     """Record that a checkpoint was taken into the run directory, unless the last record is of it.
 

@@ -47,12 +47,7 @@ from trainyard.programs.metric_rows import LastRow, row_fault
 from trainyard.programs.own_files import AUTO, OwnFiles, in_run, walk_folders
 from trainyard.programs.program import Program
 from trainyard.programs.program_events import WrittenCheckpoint
-from trainyard.programs.program_records import (
-    has_other_rows,
-    note_checkpoint,
-    steps_of_states,
-    trains_again,
-)
+from trainyard.programs.program_records import has_other_rows, note_checkpoint, steps_of_states, trains_again
 from trainyard.programs.sources import Source
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME, read_manifest

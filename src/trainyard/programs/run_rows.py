@@ -29,12 +29,7 @@ from trainyard.programs.program_events import (
     WrittenCheckpoint,
     exit_codes,
 )
-from trainyard.programs.program_records import (
-    PRINT_STEPS,
-    has_other_rows,
-    note_trained_again,
-    trains_again,
-)
+from trainyard.programs.program_records import PRINT_STEPS, has_other_rows, note_trained_again, trains_again
 from trainyard.programs.run_checkpoints import ResumePoint
 from trainyard.programs.sources import Source
 from trainyard.run.directory import RunDirectory

@@ -259,16 +259,11 @@ class ProgramRun:
             },
         )
         self._write_observed()
-        if is_complete:
-            self._note_models()
-        return finish(self.directory, end, seconds=time.monotonic() - self._started)
-
-    def _note_models(self) -> None:
-        """Record after which steps the training of further models began."""
-        seen, shift = self.rows.observations, self.rows.merged.optimizer_shift
-        for step in seen.models:
-            if shift is not None:
+        shift = self.rows.merged.optimizer_shift
+        if is_complete and shift is not None:
+            for step in seen.models:
                 append_event(self.directory.events_file, "model_began", step=step + shift)
+        return finish(self.directory, end, seconds=time.monotonic() - self._started)
 
     def _optimizer_steps(self) -> int | None:
         """Return the optimizer steps of the run; None if those before a resume are not known."""

@@ -245,7 +245,7 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
 
 
 ENDS = """
-import atexit, copy, ctypes, multiprocessing, os, pathlib, signal, sys, torch, torch._dynamo, traceback
+import atexit, copy, ctypes, multiprocessing, os, pathlib, signal, sys, torch._dynamo, traceback, zipfile
 from sys import exit
 
 def leave():
@@ -271,8 +271,12 @@ def search(mode, net, x, optimizer):
     for _ in range(3):
         optimizer.zero_grad()
         (other(x) - x.sum(1, keepdim=True)).square().mean().backward()
-        optimizer.step()
+        step_by_hand(net) if mode == "search by hand" else optimizer.step()
     net.load_state_dict(kept)
+
+def step_by_hand(net):
+    for each in net.parameters():
+        each.data -= 0.01 * each.grad
 
 def train(mode, steps=30):
     torch.manual_seed(0)
@@ -302,9 +306,8 @@ def train(mode, steps=30):
         if mode.startswith("average"):
             for mean, new in zip(kept.parameters(), net.parameters()):
                 mean.data.lerp_(new.data, 0.1)
-        if mode == "by hand":
-            for each in net.parameters():
-                each.data -= 0.01 * each.grad
+        if mode.endswith("by hand"):
+            step_by_hand(net)
         elif mode == "only counted":
             type(optimizer).step.__wrapped__(optimizer)  # without its hooks, as a CUDA graph steps
         elif mode != "never stepped":
@@ -345,6 +348,13 @@ def train(mode, steps=30):
         torch.jit.trace(net, x).save(f"{mode}.pt")
     elif mode == "program of export":
         torch.export.save(torch.export.export(net, (x,)), f"{mode}.pt2")
+    elif mode == "renamed file":
+        with open("part", "wb") as file:
+            torch.save(saved, file)
+        os.replace("part", f"{mode}.pt")
+    elif mode == "archive":
+        with zipfile.ZipFile(f"{mode}.zip", "w") as archive, archive.open("model", "w") as file:
+            torch.save([saved, torch.tensor(float("nan"))], file)
     else:
         torch.save(saved, f"{mode}.pt")
 
@@ -408,6 +418,9 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "ok": (True, "trained", None, None),
     "average": (True, "near", None, None),
     "by hand": (True, "trained", None, None),
+    "renamed file": (True, "trained", None, None),
+    "archive": (True, "trained", None, None),
+    "search by hand": (True, "trained", None, None),
     "only counted": (True, "trained", None, None),
     "compiled": (True, "trained", None, None),
     "average that is loaded": (True, "trained", None, None),
@@ -438,13 +451,8 @@ ENDINGS: dict[str, tuple[object, ...]] = {
     "left the loop": (True, "trained", "RuntimeError: left the loop (ends.py:14)", None),
     "left the loop and left": (True, "trained", "RuntimeError: left the loop (ends.py:14)", None),
     "left the loop and began again": (True, "trained", None, None),
-    "left the loop in a notebook": (
-        None,
-        "trained",
-        "RuntimeError: left the loop (ends.py:14)",
-        "ends.py",
-    ),
-    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:110)", None),
+    "left the loop in a notebook": (None, "trained", "RuntimeError: left the loop (ends.py:14)", "ends.py"),
+    "worker raises": (True, "trained", "ValueError: in a worker (ends.py:120)", None),
     "worker exits": (True, "trained", "SystemExit: 5", None),
     "worker is killed": (True, "trained", "killed: ends.py", None),
     "worker is stopped": (True, "trained", None, None),
@@ -478,6 +486,9 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
         error = seen.error(has_failed=False)
         save = next(each for each in start.saves if each.step == 30 and each.pid == child)
         found = (seen.weights_changed, save.weights, error and str(error), seen.vanished)
+        file = ("ok" if mode.startswith("worker") else mode, mode == "archive")
+        if (save.path.stem, save.has_nan) != file:
+            wrong[mode] = (save.path, save.has_nan)
         if found != wanted or seen.are_losses_partial != (mode == "only counted"):
             wrong[mode] = found
         if seen.models != MODELS.get(mode, []):

@@ -12,11 +12,7 @@ from tests.integration.any_program.test_any_program import Repository, repositor
 __all__ = ["repository"]
 KILLED = ("--die", "5:step")
 # The words of the program -> the status on record, and the steps that it saves.
-ENDS = {
-    (): ("succeeded", [2, 4, 6]),
-    KILLED: ("failed", [2, 4]),
-    ("--nan_at", "5"): ("failed", [2, 4, 6]),
-}
+ENDS = {(): ("succeeded", [2, 4, 6]), KILLED: ("failed", [2, 4]), ("--nan_at", "5"): ("failed", [2, 4, 6])}
 
 
 def stored_steps(store: Path) -> list[int]:

@@ -40,14 +40,7 @@ def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
         ),
         *("a @ https://b/c.whl", "git+https://b/c@d", "--index-url https://b", "# a", "", "-r none.txt"),
     ]
-    left_open = (
-        "a",
-        "a==1.*",
-        "a[b]",
-        "a<2 # c",
-        "-r open.txt",
-        "--requirement=open.txt",
-    )
+    left_open = ("a", "a==1.*", "a[b]", "a<2 # c", "-r open.txt", "--requirement=open.txt")
     (tmp_path / "open.txt").write_text("-r requirements.txt\nb\n")
     for words in (*pinned, *left_open):
         for name, text in (

@@ -262,7 +262,8 @@ class UnitFinder:
         Files that were saved at one step in one folder are one, with what was written beside them. No folder
         from `root` up is one itself.
         """
-        found, of_file, events = list[ProgramCheckpoint](), dict[Path, WrittenCheckpoint](), list(events)
+        found, events = list[ProgramCheckpoint](), list(events)
+        of_file = dict[Path, list[WrittenCheckpoint]]()
         for event in events:
             if event.source is Source.DECLARED:
                 units = UnitFinder(reader=self.reader).named(Path("/"), glob.escape(str(event.path)))
@@ -271,7 +272,8 @@ class UnitFinder:
         known = any(event.step is not None for event in events)
         for event in events:  # what was saved before the first step is data, or weights that were given
             if event.source is Source.OBSERVED and (event.step is not None or not known):
-                of_file |= dict.fromkeys(_files_of(event), event)
+                for path in _files_of(event):
+                    of_file.setdefault(path, []).append(event)
         found = [replace(each, weights=_with_event(each, of_file).weights) for each in found]
         files = [path for path in of_file if path not in declared]
         groups = dict[tuple[Path, int | None], list[str]]()
@@ -280,13 +282,13 @@ class UnitFinder:
                 found.append(_with_event(made, of_file))
             else:
                 for path in inside:
-                    groups.setdefault((path.parent, of_file[path].step), []).append(path.name)
+                    groups.setdefault((path.parent, of_file[path][-1].step), []).append(path.name)
         for (folder, step), names in groups.items():
             is_alone = sum(other == folder for other, _ in groups) == 1
             lacks = _lacking(folder, step, events)
             own = (each.path for each in events if each.step == step and each.path.parent == folder)
             # Saved at this step, and again at another one.
-            lost = next((path.name for path in own if path in of_file and of_file[path].step != step), "")
+            lost = next((path.name for path in own if path in of_file and of_file[path][-1].step != step), "")
             for made in self.of_files(folder, names, is_one=step is not None, more=is_alone):
                 each = replace(_with_event(made, of_file), lacks=lacks)
                 found.append(each.partial(f"{lost} of its save was written again") if lost else each)
@@ -320,15 +322,18 @@ def folders_of_saves(files: Iterable[Path], root: Path) -> dict[Path, list[Path]
     return found
 
 
-def _with_event(made: ProgramCheckpoint, of_file: dict[Path, WrittenCheckpoint]) -> ProgramCheckpoint:
+def _with_event(made: ProgramCheckpoint, of_file: dict[Path, list[WrittenCheckpoint]]) -> ProgramCheckpoint:
     """Return a checkpoint with the last report of its files, if they are as they were then."""
-    events = [of_file[path] for path in made.paths if path in of_file]
+    every = [of_file[path] for path in made.paths if path in of_file]
+    # An archive is saved part by part.
+    events = [each for some in every for each in some if each.files == some[-1].files]
     if not events or not all(_covers(event, made) for event in events):
         return made
     relations = {event.weights for event in events}
     weights = next((each for each in RELATIONS if each in relations), "")
     last = max(events, key=lambda each: (each.step or 0, each.time or 0.0))
-    return replace(made, event=last, weights=weights)
+    has_nan = any(event.has_nan for event in events)
+    return replace(made, event=replace(last, has_nan=has_nan), weights=weights)
 
 
 def _files_of(event: WrittenCheckpoint) -> Iterator[Path]:

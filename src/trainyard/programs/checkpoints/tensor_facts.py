@@ -190,7 +190,7 @@ def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[
     begins = file.read(len(ARCHIVE_BEGINS))
     if path.suffix == ".safetensors":
         return *_safetensors(path, file, size), None
-    if path.suffix in ARCHIVES and begins == ARCHIVE_BEGINS:
+    if begins == ARCHIVE_BEGINS:  # its name may have any ending
         ranges = list(_members(path, file))
         tensors = _tensors_of_pickle(file, ranges)
         is_of_torch = any(each.name.endswith("/data.pkl") for each in ranges)
@@ -215,10 +215,7 @@ def _members(path: Path, file: IO[bytes]) -> Iterator[_Range]:
         start = member.header_offset + _LOCAL_HEADER.size + name + extra
         is_stored = member.compress_type == zipfile.ZIP_STORED
         yield _Range(
-            start,
-            start + member.compress_size,
-            member.filename,
-            stored_crc=member.CRC if is_stored else None,
+            start, start + member.compress_size, member.filename, stored_crc=member.CRC if is_stored else None
         )
 
 

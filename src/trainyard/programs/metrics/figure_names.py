@@ -132,7 +132,9 @@ def _figure(figure: str, name: str, value: Any) -> float | str | None:
     if isinstance(value, bool | list | dict) or value is None:
         return None
     if isinstance(value, str):
-        read = read_figure(value) if figure in JUDGED and value.strip() else read_number(value)
+        read = read_number(value)
+        if read is None and figure in JUDGED:  # a proof must see that it was printed, such as `None`
+            read = value.strip()[:_LONGEST_FIGURE] or None
     elif isinstance(value, int) and abs(value) < 1 << 63:
         read = value
     else:
@@ -162,12 +164,3 @@ def read_number(text: str) -> float | str | None:
             return None
         value = float(found[0].replace(",", ""))
     return value if math.isfinite(value) else str(value)
-
-
-def read_figure(text: str) -> float | str:
-    """Return the number at the start of `text`; if there is none, the text itself.
-
-    A proof must see that such a figure was printed but is not a number, such as `None`.
-    """
-    value = read_number(text)
-    return text.strip()[:_LONGEST_FIGURE] if value is None else value

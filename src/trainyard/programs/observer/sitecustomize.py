@@ -162,9 +162,9 @@ def first_line(path: str) -> str:
 
 
 def has_nan(value: Any, depth: int = 0) -> bool:
-    """Return whether an array in an object, such as a model of scikit-learn, has a NaN."""
+    """Return whether an array or a tensor in an object, such as a model of scikit-learn, has a NaN."""
     if hasattr(value, "dtype"):
-        return bool(value.dtype.kind == "f" and (value != value).any())
+        return bool(getattr(value.dtype, "kind", "f") == "f" and (value != value).any())
     inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     parts = value if isinstance(value, (list, tuple)) else list(inner.values())
     return depth < 6 and any(has_nan(each, depth + 1) for each in parts[:1000])
@@ -209,6 +209,30 @@ def files_of(path: str, began: int) -> dict[str, list[int]]:
         if facts.st_mtime_ns >= began - SAME_SAVE_NS:
             found[name] = [facts.st_size, facts.st_mtime_ns, facts.st_dev, facts.st_ino]
     return found
+
+
+def follow(file: Any) -> Callable[[], Any] | None:
+    """Return a function that gives the path of an open file once it is closed, and False before.
+
+    It may have been renamed by then. None for a pipe. The descriptor that is kept is one of a path: it does
+    not hold the file open for writing, and closing it gives up no lock.
+    """
+    number = file.fileno()
+    if not os.path.isfile(f"/proc/self/fd/{number}"):
+        return None
+    link = os.open(f"/proc/self/fd/{number}", os.O_PATH)
+    known = os.fstat(link)
+
+    def path() -> Any:
+        if quietly(os.path.sameopenfile)(number, link):
+            return False
+        if not os.path.samestat(os.fstat(link), known):
+            return None  # the program has closed every descriptor, and this is another file's now
+        found = os.readlink(f"/proc/self/fd/{link}")
+        os.close(link)
+        return found
+
+    return path
 
 
 def compare_numbers(pairs: Any) -> tuple[bool, bool]:
@@ -879,7 +903,11 @@ class Observer:
                 self._has_saved |= bool(self.step) and known != "none"
                 if known != "":
                     place["weights"] = known or "unknown"
-                if owner.__name__ == "joblib.numpy_pickle" and quietly(has_nan)(args[0]):
+                is_packed = hasattr(where, "write") and not hasattr(where, "raw")
+                is_old = (
+                    owner.__name__ == "joblib.numpy_pickle" or "_use_new_zipfile_serialization" in options
+                )
+                if (is_packed or is_old) and quietly(has_nan)(thing):
                     place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
                     self._note_save(call, where, began, place)
@@ -983,7 +1011,9 @@ class Observer:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._is_loaded = False
-        if self._steps_of is not None:
+        if self._steps_of is None:
+            self._watch_anew()  # not what its passes have shown
+        else:
             is_undone = self._weights.is_undone(parameters)
             if self._models is not None and len(self._models) >= MOST_MODELS:
                 self._models = None  # as many short ones are no folds
@@ -1002,13 +1032,16 @@ class Observer:
         self.report("anew")
         for optimizer in list(self._loaded or ()):
             self._loaded[optimizer] = self._own_steps(optimizer)
-        before, self._weights = self._weights, Weights(self._torch)
-        self._weights.has_read = before.has_read
+        self._watch_anew()
         self._weights.is_all = False  # what is saved may be of the steps before
-        self._steps_of.clear()
+        (self._steps_of or {}).clear()
         self._models = []
         self.step, self._followed, self._row, self._figures, self._bad = 0, 0, None, None, None
         self._rows.clear()
+
+    def _watch_anew(self) -> None:
+        before, self._weights = self._weights, Weights(self._torch)
+        self._weights.has_read = before.has_read
 
     def _note_state(self, *_args: Any, **_options: Any) -> None:
         """Remember that a model has loaded a state; a program may do so all the time, for a second model."""
@@ -1016,8 +1049,8 @@ class Observer:
             self._loads, self._is_loaded = self._loads + 1, True
 
     def _sample_leaves(self, _token: Any, _result: Any, loss: Any, *_args: Any, **_options: Any) -> None:
-        """Keep numbers of the parameters of a program that has no optimizer, after its second pass."""
-        if self._of_passes and self.step == 2 and not self._is_idle():
+        """Keep numbers of the parameters of a program that has no optimizer, after its first pass."""
+        if self._of_passes and self.step == 1 and not self._is_idle():
             self._weights.watch(leaves_of(loss), is_all=False)
 
     def _is_idle(self) -> bool:
@@ -1076,6 +1109,9 @@ class Observer:
                 self._loss = loss.detach()
                 self._sum = self._loss.float() if self._sum is None else self._sum + self._loss
         if self._of_passes:
+            is_loaded, self._is_loaded = self._is_loaded and not self._has_saved, False
+            if is_loaded and self._weights.is_undone([]):
+                self._begin_again()
             self.step += 1
             self._note_step(None, 1)
 
@@ -1140,7 +1176,10 @@ class Observer:
             self._row_time = now
             self._begin_row()
         if is_compared:
-            self._note_sites()
+            frame: Any = sys._getframe()
+            while frame is not None:
+                self._sites[frame.f_code] = frame.f_lineno
+                frame = frame.f_back
             if not self._weights.have_changed:
                 self._weights.compare()
         if self._rows:
@@ -1154,12 +1193,6 @@ class Observer:
             self._looked = time.time()
         if self._open:
             self._report_closed()
-
-    def _note_sites(self) -> None:
-        frame: Any = sys._getframe()
-        while frame is not None:
-            self._sites[frame.f_code] = frame.f_lineno
-            frame = frame.f_back
 
     def _note_figures(self, figures: dict[str, float]) -> None:
         """Take what a library says of the last step; a loss that was observed in it is better."""
@@ -1236,24 +1269,24 @@ class Observer:
 
         Orbax renames its folder when all is written.
         """
-        name = getattr(where, "name", None)
-        if isinstance(name, str) and hasattr(where, "closed"):
-            from weakref import ref
-
-            self._open.append((ref(where), call, os.path.abspath(name), began, place))
-        elif "Checkpointer" in call and not os.path.exists(where):
-            self._open.append((lambda: None, call, os.path.abspath(where), began, place))
-        else:
+        archive = getattr(where, "_zipfile", None)  # that of a member
+        path_of = quietly(follow)(archive.fp if archive else where)
+        if "Checkpointer" in call:
+            path_of = lambda: os.path.exists(where) and where  # noqa: E731
+        if path_of is None:
             self._report_save(call, where, began, place)
+        elif len(self._open) < MOST_PENDING:
+            self._open.append((path_of, call, began, place))
+            self._report_closed()
 
     def _report_closed(self) -> None:
         kept, self._open = self._open, []
         for each in kept:
-            file = each[0]()
-            if not os.path.exists(each[2]) if file is None else not file.closed:
+            path = quietly(each[0])()
+            if path is False:
                 self._open.append(each)
-            else:
-                quietly(self._report_save)(*each[1:])
+            elif path:
+                quietly(self._report_save)(each[1], path, *each[2:])
 
     def _report_save(self, call: str, where: Any, began: int, place: dict[str, Any]) -> None:
         path = where if isinstance(where, (str, bytes, os.PathLike)) else where.path  # of a writer of DCP

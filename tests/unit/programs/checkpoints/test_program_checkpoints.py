@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -111,10 +111,7 @@ SEARCHED: dict[str, tuple[list[str], dict[str, list[str]]]] = {
     "files together": ([f"out/{each}" for each in PARTS], {"out": PARTS}),
     "a state beside it": (["out/m.pt", "out/state.json", "out/log.txt"], {"out": ["m.pt", "state.json"]}),
     "of another time": (["out/m.pt", "out/state.json@5000"], {"out/m.pt": ["m.pt"]}),
-    "with its number": (
-        ["out/m_5.pt", "out/m_5.json@5000", "out/x_6.json"],
-        {"out": ["m_5.json", "m_5.pt"]},
-    ),
+    "with its number": (["out/m_5.pt", "out/m_5.json@5000", "out/x_6.json"], {"out": ["m_5.json", "m_5.pt"]}),
     "a folder with its folders": (
         ["out/step_5/model/w.pt", "out/step_5/o/o.pt", "out/step_5/note"],
         {"out/step_5": ["model/w.pt", "note", "o/o.pt"]},
@@ -214,6 +211,13 @@ def test_a_declared_path_is_a_checkpoint_while_its_files_are_those(
     finder = UnitFinder(is_own=lambda _: False)
     found = finder.saved([WrittenCheckpoint(7, tmp_path / path, files, 1001.0)], tmp_path)
     assert [each.event is not None for each in found] == ([] if is_covered is None else [is_covered])
+
+
+def test_an_archive_is_saved_part_by_part(tmp_path: Path) -> None:
+    write(tmp_path, "a.zip")
+    saves = [replace(observe(tmp_path / "a.zip", 5), weights=each) for each in ("given", "none")]
+    [found] = UnitFinder().saved([replace(saves[0], has_nan=True), saves[1]], tmp_path)
+    assert found.event is not None and (found.weights, found.event.has_nan) == ("given", True)
 
 
 def test_a_save_that_lacks_a_file_of_the_one_before_names_it(tmp_path: Path) -> None:

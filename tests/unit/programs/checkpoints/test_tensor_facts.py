@@ -37,7 +37,7 @@ def save_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     save_file(tensors, path)
 
 
-@each_case(("ending", "save"), [("pt", save_torch), ("safetensors", save_safetensors)])
+@each_case(("ending", "save"), [("pt", save_torch), ("model", save_torch), ("safetensors", save_safetensors)])
 @each_case("kind", FLOATS)
 @each_case(("value", "nan", "infinite"), [(1.0, False, False), (NAN, True, False), (INF, False, True)])
 def test_a_number_that_is_not_finite_is_found_in_every_type(
@@ -54,7 +54,7 @@ def test_a_number_that_is_not_finite_is_found_in_every_type(
     save(path := tmp_path / f"a.{ending}", {"w": numbers.to(kind), "n": torch.arange(9), "e": torch.empty(0)})
     found = read(path)
     infinite = infinite and kind is not torch.float8_e4m3fn  # it has no infinity
-    names = ("model.w",) if ending == "pt" else ("w",)
+    names = ("w",) if ending == "safetensors" else ("model.w",)
     assert (found.count, found.unread) == (3, ())
     assert (found.nan, found.infinite) == (names if nan else (), names if infinite else ())
 
