@@ -3,13 +3,11 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -19,21 +17,11 @@ from trainyard.errors import DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
-from trainyard.training.data.preparation import plan_preparation
+from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
-
-
-@pytest.fixture(autouse=True)
-def logger_without_script_handlers() -> Iterator[None]:
-    """Let caplog see the library's logger, whose records scripts keep from the root logger."""
-    logger = logging.getLogger("trainyard")
-    before = logger.propagate
-    logger.propagate = True
-    yield
-    logger.propagate = before
 
 
 @pytest.fixture
@@ -72,12 +60,6 @@ def test_files_are_joined_in_order_of_path_with_a_zero_after_each(folder: Path) 
     prepared = prepare(folder)
     assert text(prepared) == "".join(f"{name}\n{LONG}\0" for name in ("a.md", "b.txt", "c/d.py")).encode()
     assert (prepared.train.dtype, prepared.train_files, prepared.validation) == ("uint8", 3, None)
-
-
-def test_every_kind_of_file_is_read(folder: Path) -> None:
-    (folder / "train" / "e.jsonl").write_text('{"text": "json"}\n')
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["table"]}), folder / "train" / "f.parquet")
-    assert text(prepare(folder)).endswith(b"\0json\0table\0")
 
 
 def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
@@ -227,8 +209,34 @@ def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
     assert not second.reused
 
 
+def plan(folder: Path, vocab_size: int = 256, **changes: object) -> Preparation:
+    return plan_preparation(config(folder, **changes), model(vocab_size))
+
+
+def test_what_affects_the_tokens_decides_the_folder(folder: Path) -> None:
+    before = plan(folder)
+    assert not (folder / "prepared").exists()
+    assert before.directory == prepare(folder).train.path.parent
+    for change in ({"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}):
+        assert plan(folder, **change).directory != before.directory
+    assert plan(folder, 400).directory != before.directory, "tokens are checked against the vocabulary"
+    renamed = ModelConfig(name="another", architecture=ArchitectureConfig(num_layers=3))
+    assert plan_preparation(config(folder, sequence_length=32), renamed).directory == before.directory
+    os.utime(folder / "train" / "b.txt", ns=(1, 1))
+    assert plan(folder).directory != before.directory
+
+
+def test_a_home_folder_and_a_relative_path_are_understood(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    for path in ("~/train", "train", "./train/"):
+        assert plan(folder, train_path=path).train == plan(folder).train
+
+
 def test_validation_below_the_training_folder_is_not_trained_on(folder: Path) -> None:
-    prepared = prepare(folder, validation_path=str(folder / "train" / "c"))
+    prepared = prepare(folder, validation_path=str(folder / "train" / "c"), validation_fraction=0.5)
     assert b"c/d.py" not in text(prepared)
     assert (prepared.train_files, prepared.validation_files) == (2, 1)
 
@@ -365,12 +373,6 @@ def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:
     assert prepared.train.dtype == "uint16"
     assert prepared.train.open()[-9:].tolist() == [*(words[word] for word in LONG.split()[-8:]), 0]
     assert prepare(folder).fingerprint != prepared.fingerprint
-
-
-def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
-    plan = plan_preparation(config(folder), model())
-    assert not (folder / "prepared").exists()
-    assert plan.directory == prepare(folder).train.path.parent
 
 
 def test_skipped_files_of_both_parts_are_recorded(folder: Path) -> None:
