@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.trainer_runs import TrainerRuns, end_of
+from tests.unit.run.test_launch_environment import HOST, OPERATORS, PORT
 from tests.warm_start import descendants, environment_of
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -31,47 +32,12 @@ OURS = ("PET_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "NNODES", "NPROC", "N
 Environments = list[dict[str, str]]
 
 
-def pytorchjob(port: int, *, per_node: str, nodes: int = 2) -> Environments:
-    """As the Training Operator 1.9 writes it; `WORLD_SIZE` counts processes if their number is given."""
-    world = nodes * int(per_node) if per_node.isdecimal() else nodes
-    return [
-        {
-            "PYTHONUNBUFFERED": "1",
-            **{f"{prefix}MASTER_ADDR": "localhost" for prefix in ("", "PET_")},
-            **{f"{prefix}MASTER_PORT": str(port) for prefix in ("", "PET_")},
-            "WORLD_SIZE": str(world),
-            "RANK": str(node),
-            "PET_NODE_RANK": str(node),
-            "PET_NNODES": str(nodes),
-            "PET_NPROC_PER_NODE": per_node,
-        }
-        for node in range(nodes)
-    ]
-
-
-def elastic_pytorchjob(port: int, *, per_node: str = "1") -> Environments:
-    common = {"PET_RDZV_ENDPOINT": f"localhost:{port}", "PET_RDZV_BACKEND": "c10d"}
-    return [{"PYTHONUNBUFFERED": "1", **common, "PET_NNODES": "2:2", "PET_NPROC_PER_NODE": per_node}] * 2
-
-
-def trainjob(port: int, *, per_node: str = "2", nodes: int = 2) -> Environments:
-    return [
-        {
-            "PET_NNODES": str(nodes),
-            "PET_NPROC_PER_NODE": per_node,
-            "PET_NODE_RANK": str(node),
-            "PET_MASTER_ADDR": "localhost",
-            "PET_MASTER_PORT": str(port),
-            "JOB_COMPLETION_INDEX": str(node),
-        }
-        for node in range(nodes)
-    ]
-
-
-def jobset(port: int, **more: str) -> Environments:
-    """A plain JobSet: Kubernetes gives the index, the author of the pod template the rest."""
-    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NNODES": "2", **more}
-    return [{**common, "JOB_COMPLETION_INDEX": str(node)} for node in range(2)]
+def environments(operator: str, *, per_node: int = 1) -> Environments:
+    """Return what an operator gives to each of two pods, which meet at a free port of this machine."""
+    port = str(free_port())
+    here = {HOST: "localhost", str(PORT): port, f"{HOST}:{PORT}": f"localhost:{port}"}
+    of_nodes = [OPERATORS[operator](2, node, per_node) for node in range(2)]
+    return [{name: here.get(value, value) for name, value in each.items()} for each in of_nodes]
 
 
 AGENT = f"""#!/bin/sh
@@ -87,13 +53,12 @@ os.execv(sys.executable, [*line, *words])
 """A stand-in for `hyperpodrun`: it reads its rank from the environment, not from the operator's server."""
 
 
-def hyperpod(port: int, folder: Path) -> Environments:
+def hyperpod(folder: Path) -> Environments:
     """As HyperPod's operator writes it, with its agent in the image."""
     (folder / "hyperpodrun").write_text(AGENT)
     (folder / "hyperpodrun").chmod(0o755)
-    common = {"NNODES": "2", "NPROC_PER_NODE": "1", "AGENT_PORT": "8080", "STAND_IN_PORT": str(port)}
-    path = f"{folder}:{os.environ['PATH']}"
-    return [{**common, "PATH": path, "STAND_IN_RANK": str(node)} for node in range(2)]
+    common = {"PATH": f"{folder}:{os.environ['PATH']}", "STAND_IN_PORT": str(free_port())}
+    return [own | common | {"STAND_IN_RANK": str(node)} for node, own in enumerate(environments("hyperpod"))]
 
 
 class Nodes(TrainerRuns):
@@ -104,21 +69,21 @@ class Nodes(TrainerRuns):
         self._started: list[subprocess.Popen[str]] = []
 
     def start_all(
-        self, environments: Environments, *settings: str, run_dirs: list[str], more: tuple[str, ...] = ()
+        self, given: Environments, *settings: str, run_dirs: list[str], more: tuple[str, ...] = ()
     ) -> "list[subprocess.Popen[str]]":
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         nodes = [
             self.start(run_dir, *settings, more=more, environment={**clean, **own})
-            for own, run_dir in zip(environments, run_dirs, strict=True)
+            for own, run_dir in zip(given, run_dirs, strict=True)
         ]
         self._started += nodes
         return nodes
 
     def finish_all(
-        self, environments: Environments, *settings: str, run_dir: str, more: tuple[str, ...] = ()
+        self, given: Environments, *settings: str, run_dir: str, more: tuple[str, ...] = ()
     ) -> list[tuple[int, str]]:
-        run_dirs = [run_dir] * len(environments)
-        return [*map(end_of, self.start_all(environments, *settings, run_dirs=run_dirs, more=more))]
+        run_dirs = [run_dir] * len(given)
+        return [*map(end_of, self.start_all(given, *settings, run_dirs=run_dirs, more=more))]
 
     def end(self) -> None:
         for node in self._started:
@@ -141,7 +106,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.mark.slow
 def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes) -> None:
-    for code, errors in nodes.finish_all(pytorchjob(free_port(), per_node="2"), run_dir="whole"):
+    for code, errors in nodes.finish_all(environments("pytorchjob", per_node=2), run_dir="whole"):
         assert code == 0, errors
     run = nodes.record("whole")
     assert run["outcome"]["status"] == "succeeded"
@@ -157,11 +122,8 @@ def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes
 def test_each_launchers_variables_alone_give_its_shape(
     nodes: Nodes, launcher: str, here: int, world: int
 ) -> None:
-    environments = {
-        "elastic": lambda: elastic_pytorchjob(free_port(), per_node="2"),
-        "hyperpod": lambda: hyperpod(free_port(), nodes.folder),
-    }[launcher]()
-    for code, errors in nodes.finish_all(environments, "training.max_steps=2", run_dir=launcher):
+    given = hyperpod(nodes.folder) if launcher == "hyperpod" else environments(launcher, per_node=here)
+    for code, errors in nodes.finish_all(given, "training.max_steps=2", run_dir=launcher):
         assert code == 0, errors
     hardware = nodes.record(launcher)["hardware"]
     assert (hardware["world_size"], hardware["local_world_size"]) == (world, here)
@@ -169,9 +131,7 @@ def test_each_launchers_variables_alone_give_its_shape(
 
 @pytest.mark.slow
 def test_a_signal_to_one_node_ends_both_with_75_and_the_same_checkpoint(nodes: Nodes) -> None:
-    both = nodes.start_all(
-        elastic_pytorchjob(free_port()), "training.max_steps=100000", run_dirs=["stopped"] * 2
-    )
+    both = nodes.start_all(environments("elastic"), "training.max_steps=100000", run_dirs=["stopped"] * 2)
     nodes.wait_for_row("stopped", both[0])
     both[1].send_signal(signal.SIGTERM)
     for code, errors in map(end_of, both):
@@ -188,7 +148,7 @@ def test_nodes_that_do_not_share_the_run_directory_are_refused_before_training(
 ) -> None:
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
-    begun = nodes.start_all(trainjob(free_port(), per_node="1"), run_dirs=["here", "there"])
+    begun = nodes.start_all(environments("trainjob"), run_dirs=["here", "there"])
     for code, errors in map(end_of, begun):
         assert code == 2, errors
         assert "is not the same folder on all machines: rank 1 on" in errors
@@ -205,7 +165,7 @@ def test_a_rank_that_is_stopped_for_ever_ends_the_run_on_both_nodes(
     (nodes.folder / "sitecustomize.py").write_text(IMPATIENT)
     monkeypatch.setenv("PYTHONPATH", str(nodes.folder))
     more = ("training.max_steps=100000", "monitoring.hang_seconds=4")
-    both = nodes.start_all(jobset(free_port()), *more, run_dirs=["frozen"] * 2, more=("--grace", "5s"))
+    both = nodes.start_all(environments("jobset"), *more, run_dirs=["frozen"] * 2, more=("--grace", "5s"))
     nodes.wait_for_row("frozen", both[0])
     (worker,) = (pid for pid in descendants(both[1].pid) if "LOCAL_RANK" in environment_of(pid))
     os.kill(worker, signal.SIGSTOP)

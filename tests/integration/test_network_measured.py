@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.test_launchers import CONFIG, free_port, trainjob
+from tests.integration.test_launchers import CONFIG, environments
 
 from trainyard.errors import ExitCode
 from trainyard.watch.failure_logs.failure_explanation import explain_logs
@@ -31,7 +31,7 @@ def on_two_nodes(words: list[str], **more: str) -> list[tuple[int, str, str]]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for place in trainjob(free_port(), per_node="1")
+        for place in environments("trainjob")
     ]
     ends = [process.communicate(timeout=240) for process in started]
     return [(process.returncode, *end) for process, end in zip(started, ends, strict=True)]
@@ -55,7 +55,7 @@ def test_two_machines_measure_the_same_and_nothing_is_compared_without_a_figure(
 
 
 def test_a_peer_that_never_comes_ends_the_measurement() -> None:
-    place = trainjob(free_port(), per_node="1")[0] | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}
+    place = environments("trainjob")[0] | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}
     words = ["-m", "trainyard", "network", "measure", "--device", "cpu", "--nproc-per-node", "1"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     alone = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import CONFIG, Nodes, free_port, hyperpod, nodes, trainjob
+from tests.integration.test_launchers import CONFIG, Nodes, environments, hyperpod, nodes
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
 from trainyard.commands import explain, prove
@@ -87,7 +87,7 @@ def test_a_run_whose_channels_are_all_of_efa_is_proven(
     replay(nodes, "direct", monkeypatch)
     (nodes.folder / "config.yaml").write_text(CONFIG)
     settings, name = ("compute.network=efa", "training.max_steps=4"), "trainer-direct"
-    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), *settings, run_dir=name):
+    for code, errors in nodes.finish_all(environments("trainjob"), *settings, run_dir=name):
         assert code == 0, errors
         assert "NCCL INFO" not in errors, "the log of NCCL stays in its file"
     assert len(list((nodes.folder / name / "logs").glob("nccl-*.log"))) == 2
@@ -104,7 +104,7 @@ def test_pods_without_a_rank_are_numbered_by_their_names(
     """HyperPod's agent numbers the workers; one pod keeps the records, and each has a log of its own."""
     replay(nodes, "direct", monkeypatch)
     write_program(nodes, PROGRAM)
-    pods = hyperpod(free_port(), nodes.folder)
+    pods = hyperpod(nodes.folder)
     pods = [{**pod, "TRAINYARD_POD": f"llama-pods-{number}"} for number, pod in enumerate(pods)]
     for code, errors in nodes.finish_all(pods, run_dir="agent"):
         assert code == 0, errors
@@ -124,7 +124,7 @@ def test_a_run_that_opened_sockets_is_ended_and_red(
     replay(nodes, "sockets", monkeypatch)
     name = "sockets"
     write_program(nodes, ENDLESS)
-    both = nodes.finish_all(trainjob(free_port(), per_node="1"), run_dir=name)
+    both = nodes.finish_all(environments("trainjob"), run_dir=name)
     assert [code for code, _ in both] == [ExitCode.NOT_PROVEN] * 2, both
     run = nodes.record(name)
     outcome = run["outcome"]

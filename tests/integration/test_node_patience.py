@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_launchers import Nodes, free_port, jobset
+from tests.integration.test_launchers import Nodes, environments
 from tests.integration.trainer_runs import end_of
 from tests.waiting import wait_for
 from tests.warm_start import descendants, environment_of
@@ -55,7 +55,7 @@ def test_data_that_take_longer_to_prepare_than_the_join_may_take_are_waited_for(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowed(nodes, monkeypatch, SLOW_DATA.format(file=str(nodes.folder / "slept")))
-    for code, errors in nodes.finish_all(jobset(free_port()), run_dir="prepared"):
+    for code, errors in nodes.finish_all(environments("jobset"), run_dir="prepared"):
         assert code == 0, errors
     assert (nodes.folder / "slept").exists()
     assert nodes.record("prepared")["hardware"]["world_size"] == 2
@@ -93,7 +93,7 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
     slowed(nodes, monkeypatch, SLOW_STEPS)
     settings, folders = (*ENDLESS, "checkpointing.save_steps=2"), ["stopped"] * 2
     events = nodes.folder / "stopped" / "events.jsonl"
-    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "3s"))
+    both = nodes.start_all(environments("jobset"), *settings, run_dirs=folders, more=("--grace", "3s"))
     wait_for(lambda: rows_of(events, "grace_too_short"), "the notice", alive=both)
     (told,) = rows_of(events, "grace_too_short")
     saved = rows_of(events, "checkpoint_saved")[0]["complete_after_seconds"]
@@ -104,7 +104,7 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
         assert code == 75, errors
 
     before = len(rows_of(events, "checkpoint_saved"))
-    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders, more=("--grace", "90s"))
+    both = nodes.start_all(environments("jobset"), *settings, run_dirs=folders, more=("--grace", "90s"))
     wait_for(lambda: len(rows_of(events, "checkpoint_saved")) > before + 1, "two saves", alive=both)
     both[1].send_signal(signal.SIGTERM)
     for code, errors in map(end_of, both):
@@ -116,7 +116,7 @@ def test_every_rank_ends_with_75_and_the_launcher_gives_it_the_time_that_it_need
     record = nodes.folder / "stopped" / "run.json"
     slow = {**nodes.record("stopped"), "outcome": {**outcome, "grace_seconds_needed": 400.0}}
     record.write_text(json.dumps(slow))
-    both = nodes.start_all(jobset(free_port()), *settings, run_dirs=folders)
+    both = nodes.start_all(environments("jobset"), *settings, run_dirs=folders)
     for node in both:
         worker, *_ = wait_for(partial(workers_of, node), "a worker", alive=both)
         assert environment_of(worker)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "600"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.test_launchers import OURS, REPOSITORY_ROOT, Nodes, free_port, trainjob
+from tests.integration.test_launchers import OURS, REPOSITORY_ROOT, Nodes, environments
 from tests.waiting import wait_for
 from tests.warm_start import descendants
 
@@ -49,7 +49,7 @@ class Pods(Nodes):
         words = [word for setting in (*paths, *SETTINGS, *more) for word in ("--set", setting)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith((*OURS, "GITHUB_"))}
         begun: list[subprocess.Popen[str]] = []
-        for rank, own in enumerate(trainjob(free_port(), per_node="1")):
+        for rank, own in enumerate(environments("trainjob")):
             line = [sys.executable, "-m", "trainyard", "pod", *words, "--grace", grace]
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
@@ -121,7 +121,7 @@ def events(directory: Path, kind: str) -> list[dict[str, Any]]:
 def uninterrupted(nodes: Nodes) -> dict[str, Any]:
     """The outcome of the same training, never stopped, on nodes that share a folder."""
     shared = tuple(setting for setting in SETTINGS if not setting.startswith("checkpointing.shared"))
-    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), *shared, run_dir="whole"):
+    for code, errors in nodes.finish_all(environments("trainjob"), *shared, run_dir="whole"):
         assert code == 0, errors
     result: dict[str, Any] = nodes.record("whole")["outcome"]
     return result

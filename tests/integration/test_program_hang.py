@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests import warm_start
-from tests.integration.test_launchers import Nodes, free_port, nodes, trainjob
+from tests.integration.test_launchers import Nodes, environments, nodes
 
 from trainyard.commands import explain
 
@@ -91,7 +91,7 @@ def test_the_stacks_of_the_other_machine_are_kept_too(nodes: Nodes) -> None:
     text = CONFIG.format(python=json.dumps(sys.executable), processes=1, minutes="0.1")
     script = json.dumps(str(nodes.folder / "train.py"))
     (nodes.folder / "config.yaml").write_text(text.replace("train.py", script))
-    for code, errors in nodes.finish_all(trainjob(free_port(), per_node="1"), run_dir="hung"):
+    for code, errors in nodes.finish_all(environments("trainjob"), run_dir="hung"):
         assert code == 1, errors
     logs = nodes.folder / "hung" / "logs"
     assert "all_reduce" in (logs / "hang-node-0.txt").read_text()

@@ -1,12 +1,9 @@
 """trainyard prepare as people and the pipeline run it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests import warm_start
 from tests.scripts.conftest import Call, Program
 
 ROOT = Path(__file__).parents[2]
@@ -85,17 +82,6 @@ def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
     assert away.returncode == 4
     assert "\nallenai/c4 cannot be read from the Hugging Face Hub (" in f"\n{away.stderr}"
     assert "Unset HF_HUB_OFFLINE, or" in away.stderr
-
-
-def test_two_at_once_prepare_the_same(config: Path, tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, "-m", "trainyard", "prepare", "--config", config, "--json"]
-    processes = [
-        warm_start.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert len({json.loads(output)["fingerprint"] for output in outputs}) == 1
-    assert len(list((tmp_path / "prepared").iterdir())) == 1
 
 
 def test_a_failure_is_in_the_job_summary(config: Path, tmp_path: Path, called: Call) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,9 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Restore the signal handlers of the tests' process."""
-    before = [signal.getsignal(number) for number in NUMBERS], sys.unraisablehook
-    yield
-    for number, handler in zip(NUMBERS, before[0], strict=True):
-        signal.signal(number, handler)
-    sys.unraisablehook = before[1]
+def own_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore the hook of ignored exceptions after the test."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -162,15 +162,3 @@ def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(write_files:
         }
     )
     assert message(path).startswith("a.yaml:3: training: expected a section of keys, got null\n1 error")
-
-
-def test_nothing_of_a_base_changes_when_it_is_used_twice(write_files: Write) -> None:
-    path = write_files(
-        {
-            "b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n",
-            "l.yaml": "extends: b.yaml\ntraining: {seed: 7}\n",
-            "r.yaml": "extends: b.yaml\n",
-            "a.yaml": "extends: [l.yaml, r.yaml]\n",
-        }
-    )
-    assert load_config(path).config.training.seed == 7

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trainyard.config.from_weights import DeclaredShape
 from trainyard.config.key_lookup import leaf_keys
 from trainyard.config.load import config_sha256, dump_yaml, load_config
-from trainyard.config.schema import Config
+from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.config.section import LONGEST_TEXT, MOST
 from trainyard.errors import ConfigError
 from trainyard.programs.program import program_of
@@ -163,3 +164,23 @@ def test_the_example_is_given_the_depth_of_the_questions() -> None:
     assert program.command[2:] == ("--max_steps=60", "--depth=2", "--seed=42")
     assert program.lock is not None
     assert program.lock.samefile(CONFIGS.parent / "requirements-training.txt")
+
+
+def test_the_configuration_for_fine_tuning_trains_no_random_weights() -> None:
+    path = CONFIGS / "fine_tuning.yaml"
+    with pytest.raises(ConfigError, match=r"fine_tuning\.yaml:\d+: model\.path: not set"):
+        load_config(path)
+    assert load_config(path, ["model.path=./weights"]).config.model.path == "./weights"
+
+
+def test_a_key_of_another_model_goes_where_the_weights_do_not_declare_it(folder: Path) -> None:
+    (folder / "c.yaml").write_text(
+        "model: {name: x, architecture: {num_layers: 3}}\ntraining: {max_steps: 5}\n"
+    )
+
+    def declare(path: str, _unknown: object) -> DeclaredShape:
+        return DeclaredShape("config.json", {"model.architecture.hidden_size": 640}, path)
+
+    loaded = load_config(Path("c.yaml"), ["model.path=./weights"], read_weights=declare)
+    assert loaded.config.model.architecture == ArchitectureConfig(hidden_size=640)
+    assert loaded.origins["model.architecture.num_layers"].file == "default"

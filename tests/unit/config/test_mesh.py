@@ -42,20 +42,12 @@ SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
 HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "processes", "problem"),
-    [
+def test_what_every_process_would_refuse_is_refused_before_them() -> None:
+    for overrides, processes in (([], 1), (HSDP, 4)):
+        require_processes(load_config(SMOKE, overrides).config, processes)
+    for overrides, processes, problem in (
         ([], 2, "compute.strategy is single, which is for one process, not for 2"),
         (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
-    ],
-)
-def test_what_every_process_would_refuse_is_refused_before_them(
-    overrides: list[str], processes: int, problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        require_processes(load_config(SMOKE, overrides).config, processes)
-
-
-@pytest.mark.parametrize(("overrides", "processes"), [([], 1), (HSDP, 4)])
-def test_what_they_can_do_is_not(overrides: list[str], processes: int) -> None:
-    require_processes(load_config(SMOKE, overrides).config, processes)
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            require_processes(load_config(SMOKE, overrides).config, processes)

@@ -10,9 +10,6 @@ from trainyard.config.problems import DEFAULT, Origin, explanation_lines, shorte
 Complaints = Callable[..., list[str]]
 
 
-SET = Origin("--set", argument="training.seed=x")
-
-
 def test_what_is_shown_stays_on_one_bearable_line() -> None:
     assert shorten("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
     assert shorten("x" * 10_000_000) == "x" * 80 + "…"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,20 +16,9 @@ from trainyard.run.run_settings import read_settings, setting
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 LOOK_LIKE_VALUES = [
-    "yes",
-    "off",
-    "n",
-    "1:30",
-    "0o17",
-    "017",
-    "1_000",
-    "5e-5",
-    "2026-01-01",
-    "=",
-    "<<",
-    "~",
-    "",
-]
+    "yes", "off", "n", "1:30", "0o7", "0o17", "08", "017", "1_000", "1e3", "5e-5", "2026-01-01", ".inf",
+    ".nan", "=", "<<", "~", "",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -39,13 +29,19 @@ def test_what_a_run_writes_is_read_back_equal(path: Path) -> None:
 
 
 @given(
-    st.sampled_from(LOOK_LIKE_VALUES) | st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans()
+    st.sampled_from(LOOK_LIKE_VALUES)
+    | st.text()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.booleans()
+    | st.none()
 )
 def test_any_value_is_the_one_that_the_loader_reads(value: Any) -> None:
     text = dump_values({"section": {"key": value}})
-    assert setting(read_settings(text), "section.key") == value
+    assert yaml.safe_load(text) == {"section": {"key": value}}, "for readers of YAML 1.1"
     node = CoreLoader(text).get_single_node().value[0][1].value[0][1]
-    assert value_of(node.tag, node.value) == value
+    for found in (setting(read_settings(text), "section.key"), value_of(node.tag, node.value)):
+        assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize("key", ["a.x", "a.b.c.d", "x", "a.b.c.d.e", ""])

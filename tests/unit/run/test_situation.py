@@ -6,22 +6,12 @@ from trainyard.run.situation import Answer, Inputs, Recorded, Situation, decide,
 
 # Who starts -> whether the folder or the id is named by it, and on a machine that has nothing of the run:
 # whether the store may have the id, and whether this start is known to be of that run.
-LAUNCHERS: dict[str, tuple[bool, bool, bool]] = {
-    "laptop, a new folder each time": (False, False, False),
-    "laptop, --run-dir": (True, False, False),
-    "laptop, TRAINYARD_RUN_ID": (True, True, False),
-    "laptop, --resume and the number": (True, True, True),
-    "action, first attempt": (False, False, False),
-    "action, second attempt": (False, True, True),
-    "workflow, first segment": (True, False, False),
-    "workflow, next segment": (True, True, True),
-    "CodeBuild, a new build": (True, False, False),
-    "CodeBuild, a build that is given RUN_ID": (True, True, True),
-    **{
-        f"{kind}, a pod that returns": (True, True, True)
-        for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster", "hyperpod")
-    },
-    "sweep by a script, a folder a trial": (True, False, False),
+STARTS = {
+    "a new folder each time, a first attempt of the action": (False, False, False),
+    "a second attempt of the action": (False, True, True),
+    "--run-dir, a first segment, a new build, a trial of a sweep": (True, False, False),
+    "TRAINYARD_RUN_ID": (True, True, False),
+    "--resume and the number, a next segment, a build with RUN_ID, a pod that returns": (True, True, True),
 }
 AFTER = {
     "success": Recorded("r", "k", "succeeded", 0),
@@ -59,22 +49,22 @@ def expected_here(after: str, change: str | None, *, is_fixed: bool) -> Answer:
 
 def test_every_situation_has_its_answer() -> None:
     wrong = []
-    for (launcher, (is_fixed, in_store, may_adopt)), after, change in product(
-        LAUNCHERS.items(), AFTER, (None, *CHANGES)
+    for (start, (is_fixed, in_store, may_adopt)), after, change in product(
+        STARTS.items(), AFTER, (None, *CHANGES)
     ):
         now = SAME if change is None else CHANGES[change][0]
         found = differences(SAME, now)
         here = Situation(AFTER[after], found, "k", is_fixed=is_fixed, may_adopt=may_adopt)
         if decide(here) is not expected_here(after, change, is_fixed=is_fixed):
-            wrong.append((launcher, "same machine", after, change, decide(here)))
+            wrong.append((start, "same machine", after, change, decide(here)))
         fresh = Situation(stored_key="k" if in_store else None, is_fixed=is_fixed, may_adopt=may_adopt)
         expected = Answer.START if not in_store else Answer.ADOPT if may_adopt else Answer.REFUSE
         if decide(fresh) is not expected:
-            wrong.append((launcher, "fresh machine", after, change, decide(fresh)))
+            wrong.append((start, "fresh machine", after, change, decide(fresh)))
         # The folder was copied, or made anew, and the store's run of this id is another one.
         strange = Situation(AFTER[after], (), "another", is_fixed=is_fixed, may_adopt=may_adopt)
         if decide(strange) is not Answer.REFUSE:
-            wrong.append((launcher, "another key in the store", after, change, decide(strange)))
+            wrong.append((start, "another key in the store", after, change, decide(strange)))
     assert not wrong
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from trainyard.run.suggested_commands import (
     trainyard_command,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
 NAMES = ["runs/a", "/mnt/my runs/it's; rm -rf $HOME", "--resume auto"]
 
 
@@ -82,15 +80,6 @@ def test_the_path_of_the_command_is_named_where_its_environment_is_not_the_activ
     (tmp_path / "bin" / "trainyard").symlink_to(tool)  # as `uv tool install` does
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert trainyard_command("train") == "trainyard train"
-
-
-def test_the_command_runs_in_a_shell_without_an_active_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.chdir(ROOT)
-    line = f"{trainyard_command('config show')} --config configs/smoke.yaml"
-    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_job_of_github_suggests_no_path_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:

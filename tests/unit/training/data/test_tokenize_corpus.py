@@ -3,37 +3,27 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from trainyard.config.load import dump_yaml
 from trainyard.config.schema import ArchitectureConfig, Config, DataConfig, ModelConfig
-from trainyard.errors import DataError
+from trainyard.errors import ConfigError, DataError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.progress import UNSEEN, Progress
 from trainyard.training.data import token_files
-from trainyard.training.data.preparation import plan_preparation
+from trainyard.training.data.batches import plain_ids
+from trainyard.training.data.hugging_face import open_stream
+from trainyard.training.data.preparation import Preparation, plan_preparation
 from trainyard.training.data.token_files import PreparedData
 from trainyard.training.data.tokenize_corpus import find_prepared_data, prepare_data, prepared_data_of
 
 LONG = "a line of text that is long enough\n" * 5
-
-
-@pytest.fixture(autouse=True)
-def logger_without_script_handlers() -> Iterator[None]:
-    """Let caplog see the library's logger, whose records scripts keep from the root logger."""
-    logger = logging.getLogger("trainyard")
-    before = logger.propagate
-    logger.propagate = True
-    yield
-    logger.propagate = before
 
 
 @pytest.fixture
@@ -72,12 +62,6 @@ def test_files_are_joined_in_order_of_path_with_a_zero_after_each(folder: Path) 
     prepared = prepare(folder)
     assert text(prepared) == "".join(f"{name}\n{LONG}\0" for name in ("a.md", "b.txt", "c/d.py")).encode()
     assert (prepared.train.dtype, prepared.train_files, prepared.validation) == ("uint8", 3, None)
-
-
-def test_every_kind_of_file_is_read(folder: Path) -> None:
-    (folder / "train" / "e.jsonl").write_text('{"text": "json"}\n')
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["table"]}), folder / "train" / "f.parquet")
-    assert text(prepare(folder)).endswith(b"\0json\0table\0")
 
 
 def test_text_and_tokens_together_take_the_wider_type(folder: Path) -> None:
@@ -227,8 +211,34 @@ def test_prepared_tokens_below_the_data_are_not_data(folder: Path) -> None:
     assert not second.reused
 
 
+def plan(folder: Path, vocab_size: int = 256, **changes: object) -> Preparation:
+    return plan_preparation(config(folder, **changes), model(vocab_size))
+
+
+def test_what_affects_the_tokens_decides_the_folder(folder: Path) -> None:
+    before = plan(folder)
+    assert not (folder / "prepared").exists()
+    assert before.directory == prepare(folder).train.path.parent
+    for change in ({"text_field": "body"}, {"bin_dtype": "uint32"}, {"validation_fraction": 0.5}):
+        assert plan(folder, **change).directory != before.directory
+    assert plan(folder, 400).directory != before.directory, "tokens are checked against the vocabulary"
+    renamed = ModelConfig(name="another", architecture=ArchitectureConfig(num_layers=3))
+    assert plan_preparation(config(folder, sequence_length=32), renamed).directory == before.directory
+    os.utime(folder / "train" / "b.txt", ns=(1, 1))
+    assert plan(folder).directory != before.directory
+
+
+def test_a_home_folder_and_a_relative_path_are_understood(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    for path in ("~/train", "train", "./train/"):
+        assert [file.relative for file in plan(folder, train_path=path).train] == ["a.md", "b.txt", "c/d.py"]
+
+
 def test_validation_below_the_training_folder_is_not_trained_on(folder: Path) -> None:
-    prepared = prepare(folder, validation_path=str(folder / "train" / "c"))
+    prepared = prepare(folder, validation_path=str(folder / "train" / "c"), validation_fraction=0.5)
     assert b"c/d.py" not in text(prepared)
     assert (prepared.train_files, prepared.validation_files) == (2, 1)
 
@@ -354,23 +364,86 @@ def test_a_place_that_cannot_be_written_is_named(folder: Path) -> None:
         prepare(folder, prepared_directory=str(folder / "file"))
 
 
-def test_a_tokenizer_file_decides_tokens_and_type(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    words = {"<eos>": 0, "?": 1} | {word: 2 + n for n, word in enumerate(set(LONG.split()))}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(path))
-    with_tokenizer = model().model_copy(update={"tokenizer": str(path)})
-    prepared = prepare_data(config(folder), with_tokenizer)
-    assert prepared.train.dtype == "uint16"
-    assert prepared.train.open()[-9:].tolist() == [*(words[word] for word in LONG.split()[-8:]), 0]
-    assert prepare(folder).fingerprint != prepared.fingerprint
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """One document in a text file, and two documents and an empty text in rows."""
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.txt").write_text("abc")
+    (tmp_path / "train" / "b.jsonl").write_text('{"text": "de"}\n{"text": ""}\n{"text": "fghi"}\n')
+    return tmp_path
 
 
-def test_a_plan_writes_nothing_and_says_where_it_will_be(folder: Path) -> None:
-    plan = plan_preparation(config(folder), model())
-    assert not (folder / "prepared").exists()
-    assert plan.directory == prepare(folder).train.path.parent
+@pytest.fixture
+def letters(tmp_path: Path) -> ModelConfig:
+    """A model with a tokenizer of words of one letter; `</s>` is 0."""
+    words = {"</s>": 0} | {letter: number for number, letter in enumerate("abcdefghi", start=1)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return model(16).model_copy(update={"tokenizer": str(tmp_path / "tokenizer.json")})
+
+
+def prepare_apart(folder: Path, model_: ModelConfig | None = None, **changes: object) -> PreparedData:
+    values = {"sequence_length": 4, "packing": "separate"} | changes
+    return prepare_data(config(folder, **values), model_ or model())
+
+
+def starts_of(prepared: PreparedData) -> list[int]:
+    assert prepared.train.documents is not None
+    return [int(place) for place in prepared.train.documents.open()]
+
+
+def test_the_starts_of_documents_are_noted_while_text_is_encoded(
+    documents: Path, letters: ModelConfig
+) -> None:
+    by_bytes, by_letters = prepare_apart(documents), prepare_apart(documents, letters)
+    assert starts_of(by_bytes) == starts_of(by_letters) == [0, 4, 7]
+    assert (by_bytes.train.dtype, by_letters.train.dtype) == ("uint8", "uint16")
+    assert by_letters.train.open().tolist() == [1, 2, 3, 0, 4, 5, 0, 6, 7, 8, 9, 0]
+    assert by_bytes.fingerprint != by_letters.fingerprint
+    batch = by_bytes.batches(sequence_length=4, batch_size=2, seed=1).batch(0)
+    assert sorted(map(chr, plain_ids(batch[batch < 0]))) == ["a", "d", "d", "f"]  # windows share a token
+
+
+def test_keeping_apart_is_other_data_than_joining_and_found_again(documents: Path) -> None:
+    apart, joined = prepare_apart(documents), prepare_apart(documents, packing="concatenate")
+    assert apart.train.sha256 == joined.train.sha256
+    assert apart.fingerprint != joined.fingerprint
+    assert joined.train.documents is None
+    again = prepare_apart(documents)
+    assert (again.reused, again.fingerprint) == (True, apart.fingerprint)
+    assert apart.train.documents is not None
+    np.array([0, 3, 7]).tofile(apart.train.documents.path)
+    assert not prepare_apart(documents).reused
+    assert starts_of(prepare_apart(documents)) == [0, 4, 7]
+
+
+def test_bare_tokens_tell_documents_by_the_end_of_document_token(
+    documents: Path, letters: ModelConfig
+) -> None:
+    np.array([1, 2, 0, 3, 0, 0, 4, 5], "<u2").tofile(documents / "train" / "c.bin")
+    np.array([6, 0, 7], "<u2").tofile(documents / "train" / "d.bin")
+    assert starts_of(prepare_apart(documents, letters)) == [0, 4, 7, 12, 15, 17, 18, 20, 22]
+    alone = prepare_apart(documents, letters, train_path=str(documents / "train" / "c.bin"))
+    assert starts_of(alone) == [0, 3, 5, 6]
+    with pytest.raises(ConfigError, match=r"data\.packing: .*c\.bin end is not known\. Set model\.tokenizer"):
+        prepare_apart(documents, model(1000))
+
+
+def test_a_stream_marks_the_same_tokens_as_files(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets.config
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(documents / "cache"))
+    (documents / "train" / "a.txt").unlink()
+    source = {"dataset": str(documents / "train"), "validation_split": None, "shuffled_sequences": 2}
+    values = {"hugging_face": source, "sequence_length": 4, "packing": "separate"}
+    stream = open_stream(DataConfig.model_validate(values), model())
+    prepared = prepare_apart(documents)
+    expected = prepared.train.open().astype(np.int64)
+    starts = starts_of(prepared)
+    expected[starts] = ~expected[starts]
+    assert stream.train.first_tokens(100).tolist() == expected.tolist()
+    assert stream.prompt(3) == list(b"de\0")
 
 
 def test_skipped_files_of_both_parts_are_recorded(folder: Path) -> None:

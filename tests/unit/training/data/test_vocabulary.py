@@ -1,7 +1,6 @@
 """Text to tokens and back."""
 
 import json
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +97,6 @@ def test_the_configured_end_token_goes_before_the_usual_ones(tmp_path: Path) -> 
 
 def test_a_tokenizer_without_an_end_token_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tokenizer_file(tmp_path)
-    logger = logging.getLogger("trainyard")
-    logger.propagate = True
     vocabulary = TokenizerVocabulary(path)
     assert vocabulary.eos is None
     assert "no end-of-document token" in caplog.text

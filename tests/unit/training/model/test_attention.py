@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,16 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.training.lab import Lab
 from tests.unit.training.model.worlds import SMALL
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from trainyard.config.schema import ArchitectureConfig, DataConfig, ModelConfig
-from trainyard.errors import ConfigError, IncompatibleCheckpointError, StoppedError
+from trainyard.errors import IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
 from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
-from trainyard.training.data.hugging_face import open_stream
-from trainyard.training.data.token_files import PreparedData
-from trainyard.training.data.tokenize_corpus import prepare_data
 from trainyard.training.model.attention import (
     causal_attention,
     unpack,
@@ -218,92 +212,6 @@ def test_bytes_of_validation_are_those_of_the_targets_that_count() -> None:
     assert result is not None
     assert result["val_loss"] == pytest.approx(np.log(128), rel=1e-5)
     assert result["val_bits_per_byte"] == pytest.approx(7, rel=1e-5)
-
-
-def prepare(folder: Path, model: ModelConfig | None = None, **changes: object) -> PreparedData:
-    values = {
-        "train_path": str(folder / "train"),
-        "prepared_directory": str(folder / "prepared"),
-        "sequence_length": 4,
-        "validation_fraction": 0.0,
-        "packing": "separate",
-    }
-    return prepare_data(DataConfig.model_validate(values | changes), model or ModelConfig(name="m"))
-
-
-def starts_of(prepared: PreparedData) -> list[int]:
-    assert prepared.train.documents is not None
-    return [int(place) for place in prepared.train.documents.open()]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """One document in a text file, and two documents and an empty text in rows."""
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "a.txt").write_text("abc")
-    (tmp_path / "train" / "b.jsonl").write_text('{"text": "de"}\n{"text": ""}\n{"text": "fghi"}\n')
-    return tmp_path
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    """Words of one letter; `</s>` is 0."""
-    words = {"</s>": 0} | {letter: number for number, letter in enumerate("abcdefghi", start=1)}
-    made = Tokenizer(models.WordLevel(words, unk_token="</s>"))
-    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    made.save(str(tmp_path / "tokenizer.json"))
-    return tmp_path / "tokenizer.json"
-
-
-def model_with_tokenizer(tokenizer: Path) -> ModelConfig:
-    return ModelConfig(name="m", tokenizer=str(tokenizer), architecture=ArchitectureConfig(vocab_size=16))
-
-
-def test_the_starts_of_documents_are_noted_while_text_is_encoded(folder: Path, tokenizer: Path) -> None:
-    assert starts_of(prepare(folder)) == [0, 4, 7]
-    assert starts_of(prepare(folder, model_with_tokenizer(tokenizer))) == [0, 4, 7]
-    batch = prepare(folder).batches(sequence_length=4, batch_size=2, seed=1).batch(0)
-    assert sorted(map(chr, plain_ids(batch[batch < 0]))) == ["a", "d", "d", "f"]  # windows share a token
-
-
-def test_keeping_apart_is_other_data_than_joining_and_found_again(folder: Path) -> None:
-    apart, joined = prepare(folder), prepare(folder, packing="concatenate")
-    assert apart.train.sha256 == joined.train.sha256
-    assert apart.fingerprint != joined.fingerprint
-    assert joined.train.documents is None
-    again = prepare(folder)
-    assert (again.reused, again.fingerprint) == (True, apart.fingerprint)
-    assert apart.train.documents is not None
-    np.array([0, 3, 7]).tofile(apart.train.documents.path)
-    assert not prepare(folder).reused
-    assert starts_of(prepare(folder)) == [0, 4, 7]
-
-
-def test_bare_tokens_tell_documents_by_the_end_of_document_token(folder: Path, tokenizer: Path) -> None:
-    np.array([1, 2, 0, 3, 0, 0, 4, 5], "<u2").tofile(folder / "train" / "c.bin")
-    np.array([6, 0, 7], "<u2").tofile(folder / "train" / "d.bin")
-    joined = prepare(folder, model_with_tokenizer(tokenizer))
-    assert starts_of(joined) == [0, 4, 7, 12, 15, 17, 18, 20, 22]
-    alone = prepare(folder, model_with_tokenizer(tokenizer), train_path=str(folder / "train" / "c.bin"))
-    assert starts_of(alone) == [0, 3, 5, 6]
-    with pytest.raises(ConfigError, match=r"data\.packing: .*c\.bin end is not known\. Set model\.tokenizer"):
-        prepare(folder, ModelConfig(name="m", architecture=ArchitectureConfig(vocab_size=1000)))
-
-
-def test_a_stream_marks_the_same_tokens_as_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets.config
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
-    (folder / "train" / "a.txt").unlink()
-    source = {"dataset": str(folder / "train"), "validation_split": None, "shuffled_sequences": 2}
-    values = {"hugging_face": source, "sequence_length": 4, "packing": "separate"}
-    stream = open_stream(DataConfig.model_validate(values), ModelConfig(name="m"))
-    prepared = prepare(folder)
-    expected = prepared.train.open().astype(np.int64)
-    starts = starts_of(prepared)
-    expected[starts] = ~expected[starts]
-    assert stream.train.first_tokens(100).tolist() == expected.tolist()
-    assert stream.prompt(3) == list(b"de\0")
 
 
 def test_accumulation_does_not_change_the_numbers_though_counts_are_uneven(lab: Lab) -> None:

@@ -62,15 +62,6 @@ def test_one_pass_over_all_rows_gives_the_values_of_a_few_rows_at_a_time(
     torch.testing.assert_close(gradient(logits, total), gradient(again, expected))
 
 
-def test_what_does_not_count_has_no_loss_and_no_gradient() -> None:
-    logits, targets = example()
-    rest = gradient(logits, summed_loss(logits, targets))
-    assert not rest[targets < 0].any()
-    assert rest[targets >= 0].any(-1).all()
-    nothing = torch.full_like(targets, -1)
-    assert summed_loss(logits, nothing).item() == 0
-
-
 def test_how_many_rows_it_takes_at_a_time_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for at_once in (100, 1, 4, 15):

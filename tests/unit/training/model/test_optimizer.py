@@ -1,12 +1,10 @@
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
 from tests.cases import each_case
 
-from trainyard.config.parameters import OPTIMIZER_BYTES
 from trainyard.config.schema import ArchitectureConfig, TrainingConfig
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer, learning_rate
@@ -79,11 +77,3 @@ def test_moments_made_in_advance_give_the_steps_of_an_optimizer_that_makes_its_o
             optimizer.zero_grad()
     for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(mine, other)
-
-
-def test_the_state_has_the_bytes_that_are_planned() -> None:
-    model = build_model(ArchitectureConfig(num_layers=1), seed=0)
-    optimizer = build_optimizer(model, CONFIG)
-    states: list[dict[str, Any]] = [optimizer.state[p] for p in model.parameters()]
-    shaped = sum(t.nbytes for state in states for t in state.values() if t.ndim)
-    assert shaped == OPTIMIZER_BYTES * sum(p.numel() for p in model.parameters())

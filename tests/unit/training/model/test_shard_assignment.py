@@ -43,9 +43,9 @@ def config(**compute: Any) -> Config:
     return config_of(SHAPE, compute=compute)
 
 
-def complete_draw(architecture: ArchitectureConfig) -> dict[str, Tensor]:
+def complete_draw(architecture: ArchitectureConfig, seed: int = 42) -> dict[str, Tensor]:
     """The weights by one `normal_` for each matrix, in the order of the parameters."""
-    generator, width = torch.Generator().manual_seed(42), architecture.initializer_range
+    generator, width = torch.Generator().manual_seed(seed), architecture.initializer_range
     found = {}
     for name, parameter in Llama(architecture).named_parameters():
         found[name] = torch.ones(parameter.shape)
@@ -74,9 +74,10 @@ def test_every_shard_has_the_values_of_a_complete_draw(
 def test_a_model_that_is_not_sharded_has_them_too(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_assignment, "_DRAWN_AT_ONCE", at_once)
     architecture = config(strategy="ddp").model.architecture
-    expected = complete_draw(architecture)
-    for name, parameter in build_model(architecture, seed=42).named_parameters():
-        assert torch.equal(parameter, expected[name]), name
+    for seed in (42, 7):
+        expected = complete_draw(architecture, seed)
+        for name, parameter in build_model(architecture, seed=seed).named_parameters():
+            assert torch.equal(parameter, expected[name]), name
 
 
 def test_the_generator_continues_as_after_a_complete_draw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,92 +307,59 @@ def test_a_second_interrupt_waits_for_no_save(lab: Lab, monkeypatch: pytest.Monk
 def test_time_for_the_save_under_way_and_one_more_is_reserved_before_a_deadline(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each save seems to have started a thousand seconds ago, in which the run was not held up."""
     reserved: dict[int, tuple[bool, float]] = {}
 
     def note(self: checkpoint_scheduler.Saver) -> None:
         original(self)
         reserved[self._state.step] = (self._pending is not None, self.seconds)
 
-    original = checkpoint_scheduler.Saver.poll
+    def long_ago(self: checkpoint.PendingSave, *args: Any) -> None:
+        start(self, *args)
+        self._start -= 1000
+
+    original, start = checkpoint_scheduler.Saver.poll, checkpoint.PendingSave.__init__
     monkeypatch.setattr(checkpoint_scheduler.Saver, "poll", note)
+    monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
     delay_saves(monkeypatch)
     lab.run(lab.config(checkpointing={"mode": "async"}))
     assert reserved[4] == (False, 5.0)  # a guess until the first save is measured
     assert reserved[5] == (True, 10.0)
     assert reserved[9][0]
-    assert 0.2 <= reserved[9][1] != 10.0  # as measured
+    assert 0.2 <= reserved[9][1] < 120 and reserved[9][1] != 10.0  # as measured
 
 
-def test_the_reserved_time_is_that_of_the_work_without_the_steps_in_between(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each save seems to have started a thousand seconds ago."""
-    reserved: list[float] = []
-
-    def note(self: checkpoint_scheduler.Saver, *args: Any) -> None:
-        original(self, *args)
-        if args[0] is not None:
-            reserved.append(self.seconds)
-
-    original = checkpoint_scheduler.Saver._conclude
-    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", note)
-    start = checkpoint.PendingSave.__init__
-
-    def long_ago(self: checkpoint.PendingSave, *args: Any) -> None:
-        start(self, *args)
-        self._start -= 1000
-
-    monkeypatch.setattr(checkpoint.PendingSave, "__init__", long_ago)
-    lab.run(lab.config(checkpointing={"mode": "async"}))
-    assert len(reserved) == 3
-    assert max(reserved) < 60
-
-
-@pytest.mark.parametrize(("left", "last"), [(9.9, 4), (math.inf, 5)])
+@pytest.mark.parametrize(
+    ("mode", "at", "left", "last"),
+    [("async", 5, 9.9, 4), ("async", 5, math.inf, 5), ("sync", 6, 4.9, 4), ("sync", 6, 5.1, 6)],
+)
 def test_a_stop_saves_once_more_only_where_the_grace_period_has_time_for_it(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, left: float, last: int
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, mode: str, at: int, left: float, last: int
 ) -> None:
-    """Before a save was measured, ten seconds are needed: five to end the running save, five for another."""
-    config = lab.config(checkpointing={"mode": "async"}, training={"validation_steps": None})
-    uninterrupted = lab.run(config, "uninterrupted")
-    stop_arguments = lab.stop_after(5)
-    monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
-    with monkeypatch.context() as patch:
-        delay_saves(patch)
-        with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-            lab.run(config, **stop_arguments)
-    assert ("The grace period had no time left to save step 5 too." in str(stopped.value)) is (last == 4)
-    directory = lab.directory()
-    outcome = lab.outcome()
-    manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
-    assert complete_steps(directory) == [4, 5][: last - 3]
-    assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
-    assert ("state_sha256" in outcome) is (last == 5), "the tensors in memory are those of step 5"
-    assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
-    assert lab.numbers() == lab.numbers("uninterrupted")
-
-
-@pytest.mark.parametrize(("left", "last"), [(4.9, 4), (5.1, 6)])
-def test_a_stop_without_time_for_a_save_ends_at_the_newest_complete_checkpoint(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, left: float, last: int
-) -> None:
-    """Each save seems to take five seconds."""
+    """Each save seems to take five seconds; one in the background must end before the last one starts."""
     conclude = checkpoint_scheduler.Saver._conclude
 
     def slow(self: checkpoint_scheduler.Saver, *args: Any) -> None:
         conclude(self, *args)
         self._seconds = 5.0
 
-    monkeypatch.setattr(checkpoint_scheduler.Saver, "_conclude", slow)
-    config, directory = lab.config(training={"validation_steps": None}), lab.directory()
+    config = lab.config(checkpointing={"mode": mode}, training={"validation_steps": None})
     uninterrupted = lab.run(config, "uninterrupted")
-    stop_arguments = lab.stop_after(6)
+    stop_arguments = lab.stop_after(at)
     monkeypatch.setattr(stop_arguments["stop"], "seconds_left", lambda: left)
-    with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
-        lab.run(config, **stop_arguments)
-    assert ("The grace period had no time left to save step 6." in str(stopped.value)) is (last == 4)
-    assert complete_steps(directory)[-1] == last
-    assert lab.outcome()["steps"] == last
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_scheduler.Saver, "_conclude", slow)
+        delay_saves(patch)
+        with pytest.raises(StoppedError, match=f"Stopped at step {last} of 12") as stopped:
+            lab.run(config, **stop_arguments)
+    not_saved = f"The grace period had no time left to save step {at}{' too' * (mode == 'async')}."
+    assert (not_saved in str(stopped.value)) is (last == 4)
+    directory = lab.directory()
+    outcome = lab.outcome()
+    manifest = sha256_of_file(directory.checkpoint(last) / "manifest.json")
+    assert complete_steps(directory) == sorted({4, last})
+    assert (outcome["steps"], outcome["checkpoint"]) == (last, {"step": last, "manifest_sha256": manifest})
+    assert ("state_sha256" in outcome) is (last == at), "the tensors in memory are those of the stop"
     assert lab.run(config)["state_sha256"] == uninterrupted["state_sha256"]
     assert lab.numbers() == lab.numbers("uninterrupted")
 

@@ -1,20 +1,30 @@
-"""The device of a process among others, and the facts about it in a row of metrics."""
+"""The device of a process among others: memory, compiled vectors, and the facts in a row of metrics."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests import warm_start
+from tests.conditions import COMPILES
+from torch._inductor import config as compiler
+from torch._inductor.cpp_builder import CppTorchOptions
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.utils import run_and_get_code
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, TrainingFailedError
+from trainyard.training.runtime import hardware
 from trainyard.training.runtime.hardware import (
+    available_widths,
     hardware_facts,
     memory_facts,
     pin_choices,
     prepare_device,
+    set_vector_width,
 )
 from trainyard.training.runtime.world import join_world
 
@@ -66,14 +76,12 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
 
 
 def test_the_choices_of_nccl_and_inductor_are_pinned_unless_the_user_made_them() -> None:
-    from torch._inductor import config
-
     environment = {"NCCL_PROTO": "LL128"}
-    with config.patch("deterministic", False):
+    with compiler.patch("deterministic", False):
         pin_choices(compiled=False, environment=environment)
-        assert not config.deterministic
+        assert not compiler.deterministic
         pin_choices(compiled=True, environment=environment)
-        assert config.deterministic, "inductor times no kernels on a GPU"
+        assert compiler.deterministic, "inductor times no kernels on a GPU"
     assert environment == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
 
 
@@ -85,3 +93,76 @@ def test_the_settings_of_nccl_are_recorded(monkeypatch: pytest.MonkeyPatch) -> N
     facts = hardware_facts(torch.device("cuda", 0), 2)
     assert [facts[name] for name in ("nccl", "nccl_algorithm", "nccl_protocol")] == ["2.29.7", "Ring", "auto"]
     assert "nccl" not in hardware_facts(torch.device("cuda", 0), 1)
+
+
+COUNT = """
+import ctypes, resource
+from trainyard.training.runtime.hardware import keep_memory
+assert keep_memory()
+library, size = ctypes.CDLL(None), 80 << 20
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = library.malloc(size)
+    ctypes.memset(block, 1, size)
+    library.free(block)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() / size)
+"""
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="needs glibc")
+def test_blocks_that_are_used_again_are_not_mapped_again(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNT)
+    done = warm_start.run([sys.executable, tmp_path / "count.py"], timeout=120)
+    assert float(done.stdout) < 0.1, done.stderr
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "confstr_names", {})
+    assert not hardware.keep_memory()
+
+
+@pytest.fixture
+def compiler_settings() -> Iterator[None]:
+    """Restore the compiler's settings after the test."""
+    with compiler.patch(
+        {
+            "cpp.simdlen": None,
+            "cpp.march": None,
+            "fx_graph_cache": False,
+            "cpp_cache_precompile_headers": False,
+        }
+    ):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("bits", [256])
+@pytest.mark.usefixtures("compiler_settings")
+@COMPILES
+def test_the_generated_code_has_vectors_of_that_width(bits: int) -> None:
+    if bits not in available_widths():
+        pytest.skip(f"this CPU has no vectors of {bits} bits")
+    set_vector_width(bits)
+    assert hardware.vector_width() == bits
+    numbers = torch.arange(1024, dtype=torch.float32)
+    result, (code,) = run_and_get_code(torch.compile(lambda x: x * 2 + 1), numbers)
+    assert torch.equal(result, numbers * 2 + 1)
+    written_out = f"loadu(in_ptr0 + static_cast<int64_t>(x0), static_cast<int64_t>({bits // 32}))" in code
+    assert written_out == (pick_vec_isa().bit_width() == bits)
+    assert ("at::vec::Vectorized" in code) == written_out
+    flags = CppTorchOptions(vec_isa=pick_vec_isa()).get_cflags()
+    if not written_out:
+        assert "march=x86-64-v2" in flags
+    else:
+        assert "march=x86-64-v2" not in flags
+
+
+@pytest.mark.usefixtures("compiler_settings")
+def test_a_width_that_the_cpu_lacks_is_refused_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "available_widths", lambda: [128, 256])
+    with pytest.raises(ConfigError, match=r"simd_bits: 512 was requested.* vectors of 128, 256 bits"):
+        set_vector_width(512)
+    assert compiler.cpp.simdlen is None

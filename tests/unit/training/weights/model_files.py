@@ -1,7 +1,7 @@
 """Files of weights as other programs write them: a Hugging Face folder, and a .gguf file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,52 @@ def finish_gguf(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-def add_matrices(writer: gguf.GGUFWriter, values: Mapping[str, np.ndarray], kind: Types) -> None:
-    """Add tensors under their names in our model, matrices in `kind`."""
+def gguf_metadata(shape: ArchitectureConfig) -> dict[str, Any]:
+    return {
+        "llama.context_length": shape.max_position_embeddings,
+        "llama.block_count": shape.num_layers,
+        "llama.attention.head_count": shape.num_attention_heads,
+        "llama.attention.head_count_kv": shape.num_key_value_heads,
+        "llama.attention.layer_norm_rms_epsilon": shape.rms_norm_eps,
+        "llama.rope.freq_base": shape.rope_theta,
+        "llama.rope.dimension_count": shape.hidden_size // shape.num_attention_heads,
+    }
+
+
+def write_gguf(
+    path: Path,
+    shape: ArchitectureConfig,
+    values: Mapping[str, np.ndarray],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    kind: Types = Types.Q8_0,
+    extra: Mapping[str, np.ndarray] | None = None,
+    architecture: str = "llama",
+    tokens: Sequence[str] = (),
+) -> Path:
+    """Write `values` by name in our model, matrices in `kind`, and `extra` tensors as they are.
+
+    `metadata` changes what describes the shape; None leaves a key out.
+    """
+    writer = gguf.GGUFWriter(path, architecture)
+    if tokens:
+        writer.add_token_list(tokens)
+        writer.add_token_scores([0.5] * len(tokens))
+        writer.add_token_types([1] * len(tokens))
+    for key, value in (gguf_metadata(shape) | dict(metadata or {})).items():
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif value is not None:
+            writer.add_uint32(key, value)
     for name, value in values.items():
         used = Types.F32 if value.ndim == 1 else kind
         writer.add_tensor(gguf_name(name), gguf.quants.quantize(value, used), raw_dtype=used)
+    for name, value in (extra or {}).items():
+        writer.add_tensor(name, value)
+    finish_gguf(writer)
+    return path
 
 
 def random_values(shape: ArchitectureConfig, deviation: float = 1.0) -> dict[str, np.ndarray]:

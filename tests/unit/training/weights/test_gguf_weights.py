@@ -1,12 +1,11 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from tests.unit.training.weights.model_files import Types, add_matrices, finish_gguf, random_values
+from tests.unit.training.weights.model_files import random_values, write_gguf
 
 from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScalingConfig
 from trainyard.errors import ConfigError
@@ -23,49 +22,15 @@ from trainyard.training.weights.weight_fit import parameters_of
 
 SCALING = RopeScalingConfig(rope_type="llama3", factor=8.0, original_max_position_embeddings=64)
 SHAPE = ArchitectureConfig(hidden_size=64, intermediate_size=96, num_layers=2, num_attention_heads=4)
-METADATA: dict[str, Any] = {
-    "llama.block_count": 2,
-    "llama.attention.head_count": 4,
-    "llama.attention.head_count_kv": 2,
-    "llama.attention.layer_norm_rms_epsilon": 1e-5,
-    "llama.rope.freq_base": 10000.0,
-    "llama.rope.dimension_count": 16,
-}
 Write = Callable[..., Path]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file of random weights of SHAPE; None in `metadata` leaves a key out, `extra` adds tensors."""
-
-    def build(
-        metadata: dict[str, Any] | None = None,
-        *,
-        kind: Types = Types.Q8_0,
-        extra: dict[str, np.ndarray] | None = None,
-        architecture: str = "llama",
-        tokens: list[str] | None = None,
-    ) -> Path:
-        path = tmp_path / "m.gguf"
-        writer = gguf.GGUFWriter(path, architecture)
-        if tokens:
-            writer.add_token_list(tokens)
-            writer.add_token_scores([0.5] * len(tokens))
-            writer.add_token_types([1] * len(tokens))
-        for key, value in (METADATA | (metadata or {})).items():
-            if isinstance(value, str):
-                writer.add_string(key, value)
-            elif isinstance(value, float):
-                writer.add_float32(key, value)
-            elif value is not None:
-                writer.add_uint32(key, value)
-        add_matrices(writer, random_values(SHAPE), kind)
-        for name, values in (extra or {}).items():
-            writer.add_tensor(name, values)
-        finish_gguf(writer)
-        return path
-
-    return build
+    """Writes a file of random weights of SHAPE, with changes of its metadata."""
+    return lambda metadata=None, **more: write_gguf(
+        tmp_path / "m.gguf", SHAPE, random_values(SHAPE), metadata=metadata, **more
+    )
 
 
 def refusal_lines(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:

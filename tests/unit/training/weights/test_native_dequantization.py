@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from tests.unit.training.lab import Lab
-from tests.unit.training.weights.model_files import add_matrices, finish_gguf, random_values
+from tests.unit.training.weights.model_files import random_values, write_gguf
 
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError, DataError
@@ -263,13 +263,7 @@ def config_from_q8(tiny_config: Callable[..., Config], tmp_path: Path) -> Config
         kernel_optimization={"tile_bytes": 512},
     )
     architecture = config.model.architecture
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(architecture.num_layers)
-    writer.add_head_count(architecture.num_attention_heads)
-    writer.add_head_count_kv(architecture.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(architecture.rms_norm_eps)
-    add_matrices(writer, random_values(architecture, 0.1), gguf.GGMLQuantizationType.Q8_0)
-    finish_gguf(writer)
+    write_gguf(path, architecture, random_values(architecture, 0.1))
     return config
 
 
