@@ -13,17 +13,13 @@ from tests.unit.gateways.kubernetes.memory_cluster import (
     memory_cluster,
     write_kubeconfig,
 )
-from tests.unit.jobs.state.shapes import condition, ended, event, job, pod, running
+from tests.unit.jobs.state.shapes import condition, ended, event, job, our_labels, pod, running
 
 Json = dict[str, Any]
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 JOB = f"{JOBS}/job"
 SPACE = "/api/v1/namespaces/team"
-OURS = {
-    "app.kubernetes.io/managed-by": "trainyard",
-    "trainyard.dev/job": "job",
-    "trainyard.dev/kind": "pytorchjob",
-}
+OURS = our_labels("job")
 
 
 def show(cluster: MemoryCluster, raw: Json, pods: list[Json]) -> None:

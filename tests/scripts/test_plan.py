@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from tests.scripts.conftest import Call
 
-from trainyard.config.load import load_config
-
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-EAGER = ["model.dtype=float32", "compute.compile=false"]
 SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
 
 
@@ -24,31 +21,6 @@ def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("smoke-llama fits on ")
     assert "$" not in done.stdout
-
-
-def test_json_is_the_whole_of_stdout(plan: Call) -> None:
-    done = plan(LARGE, "--instance-type", "p5.48xlarge", "--json")
-    assert done.returncode == 0
-    data = json.loads(done.stdout)
-    assert data["parameters"]["total"] == 1_100_048_384
-    assert data["device"]["instance_type"] == "p5.48xlarge"
-    assert data["estimate"]["usd"] > 0
-
-
-def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Call) -> None:
-    def settings(overrides: list[str]) -> list[str]:
-        return [argument for override in overrides for argument in ("--set", override)]
-
-    refused = plan(LARGE, *settings(EAGER), "--instance-type", "g6.xlarge", "--json")
-    assert refused.returncode == 1
-    advice = json.loads(refused.stdout)["advice"]
-    assert advice
-    for way in advice:
-        load_config(LARGE, way["set"])
-        changed = settings([*EAGER, *way["set"]])
-        done = plan(LARGE, *changed, "--instance-type", way.get("instance_type", "g6.xlarge"), "--json")
-        assert done.returncode == 0, done.stdout
-        assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
 
 
 def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Call) -> None:

@@ -4,14 +4,12 @@ import base64
 import json
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cases import each_case
-from tests.unit.cluster.generated import plain_eks
-from tests.unit.cluster.recorded import Recorded, serving
+from tests.unit.cluster.recorded import Recorded
 
 from trainyard.errors import ConfigError, PermissionRefusedError
 from trainyard.gateways.kubernetes.api import Api
@@ -32,12 +30,6 @@ def document(user: dict[str, Any], **cluster: Any) -> dict[str, Any]:
         ],
         "current-context": "one",
     }
-
-
-@pytest.fixture
-def recorded() -> Iterator[Recorded]:
-    with serving(plain_eks().state) as served:
-        yield served
 
 
 def test_the_current_context_or_the_one_that_is_named() -> None:

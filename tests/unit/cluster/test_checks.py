@@ -1,6 +1,6 @@
 """Single checks by rule: scopes of quotas, refusals of a pod, claims of one node, zones, fixes of fix."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,6 @@ from trainyard.jobs.job_spec import token_variable
 
 PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-
-
-@pytest.fixture
-def recorded() -> Iterator[Recorded]:
-    with serving(plain_eks().state) as served:
-        yield served
 
 
 def errors(recorded: Recorded, folder: Path, *options: str) -> dict[str, str]:

@@ -2,21 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests import warm_start
 from tests.cases import each_case
-from tests.unit.cluster.generated import plain_eks
 from tests.unit.cluster.judging import SCRIPT
-from tests.unit.cluster.recorded import Recorded, serving
-
-
-@pytest.fixture
-def recorded() -> Iterator[Recorded]:
-    with serving(plain_eks().state) as served:
-        yield served
+from tests.unit.cluster.recorded import Recorded
 
 
 @each_case(

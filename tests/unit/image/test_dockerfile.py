@@ -1,13 +1,11 @@
 """Reading a Dockerfile: lines, stages, arguments, and what is not a Dockerfile."""
 
-from pathlib import Path
-
 import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.copied_files import locks_of
-from trainyard.image.context.dockerfile import Dockerfile, expand, pairs_of, parse_dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, expand, parse_dockerfile
 
 
 def final_base(parsed: Dockerfile) -> str:
@@ -60,12 +58,6 @@ def test_variables_are_filled_in() -> None:
         assert expand(text, values) == expected
 
 
-def test_given_arguments_go_before_defaults() -> None:
-    text = "ARG BASE=python:3.11\nFROM $BASE\n"
-    assert final_base(parse_dockerfile(text, "D")) == "python:3.11"
-    assert parse_dockerfile(text, "D", {"BASE": "x@sha256:" + "a" * 64}).unpinned == ()
-
-
 PINNED = "uv@sha256:" + "a" * 64
 
 
@@ -92,16 +84,6 @@ def test_an_image_that_is_only_read_from_is_a_base_too(line: str, expected: list
     parsed = parse_dockerfile(f"ARG V=2\nFROM {base} AS tools\nFROM {base} AS last\n{line}\n", "D")
     assert [stage.image for stage in parsed.unpinned] == expected
     assert len(parsed.bases) == 2 + len(expected) + (PINNED in line)
-
-
-def test_both_forms_of_env() -> None:
-    for line, expected in (
-        ("ENV A=1 B=2", {"A": "1", "B": "2"}),
-        ('ENV A="x y" B=2', {"A": "x y", "B": "2"}),
-        ("ENV A some words", {"A": "some words"}),
-        ("ENV A\tsome words", {"A": "some words"}),
-    ):
-        assert pairs_of(line.removeprefix("ENV ")) == expected
 
 
 def test_what_is_no_dockerfile_is_refused_with_its_line() -> None:
@@ -134,13 +116,6 @@ def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
 
 
-def test_the_locks_of_our_own_images_are_found() -> None:
-    images = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}
-    for kind, own in images.items():
-        text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
-        assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
-
-
 def test_a_base_without_a_value_stays_as_written() -> None:
     for declares in ("", "ARG BASE\nARG X\n", "ARG BASE=\nARG X=${Z}\n"):
         for line, filled in (
@@ -151,8 +126,3 @@ def test_a_base_without_a_value_stays_as_written() -> None:
             assert "$" in final_base(parse_dockerfile(f"{declares}{line}\n", "D"))
             given = parse_dockerfile(f"{declares}{line}\n", "D", {"BASE": "a:1", "X": "2"})
             assert final_base(given) == filled or not declares
-
-
-def test_a_target_is_the_last_stage_of_a_build() -> None:
-    parsed = parse_dockerfile("FROM a AS x\nRUN p\nFROM scratch AS y\nRUN q\n", "D").until("X")
-    assert (len(parsed.stages), [line.text for line in parsed.instructions]) == (1, ["a AS x", "p"])

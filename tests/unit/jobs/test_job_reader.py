@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryCluster
-from tests.unit.jobs.state.shapes import job, pod
+from tests.unit.jobs.state.shapes import job, our_labels, pod
 
 from trainyard.errors import ConfigError, CredentialsRefusedError, PermissionRefusedError, ServiceError
 from trainyard.gateways import bounded_calls
@@ -27,29 +27,13 @@ def look(cluster: MemoryCluster) -> JobReader:
 
 def plant(cluster: MemoryCluster, kind: str, name: str = "job", **status: Any) -> Json:
     raw = job(kind, **status)
-    marks = {
-        "trainyard.dev/job": name,
-        "trainyard.dev/kind": kind,
-        "app.kubernetes.io/managed-by": "trainyard",
-    }
-    raw["metadata"] |= {"name": name, "uid": f"uid-of-{kind}-{name}", "labels": marks}
+    raw["metadata"] |= {"name": name, "uid": f"uid-of-{kind}-{name}", "labels": our_labels(name, kind)}
     return cluster.put(find_kind(kind).path("team", name), raw)
 
 
 def owned(cluster: MemoryCluster, root: str, resource: str, name: str, labels: Json | None = None) -> None:
     meta = {"name": name, "uid": f"uid-of-{name}", "labels": labels or {}}
     cluster.put(f"/apis/{root}/{SPACE}/{resource}/{name}", {"metadata": meta})
-
-
-def test_a_job_is_found_by_its_name_whatever_its_kind(cluster: MemoryCluster) -> None:
-    for kind in ("pytorchjob", "trainjob", "rayjob", "raycluster"):
-        plant(cluster, kind, f"my-{kind}")
-        found = look(cluster).find_job("team", f"my-{kind}")
-        assert (found.kind.name, found.name) == (kind, f"my-{kind}")
-    with pytest.raises(ConfigError, match="no job absent in team"):
-        look(cluster).find_job("team", "absent")
-    with pytest.raises(ConfigError, match="no job my-rayjob in team"):
-        look(cluster).find_job("team", "my-rayjob", "trainjob")
 
 
 def test_of_jobs_of_one_name_the_own_one_is_meant_unless_a_kind_is_named(cluster: MemoryCluster) -> None:

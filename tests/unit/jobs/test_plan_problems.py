@@ -114,6 +114,18 @@ def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
         assert problems("compute.network=auto", **{**lacking, **alone}) == []
 
 
+def test_no_more_gpus_are_requested_than_the_type_has_whatever_the_nodes_offer() -> None:
+    """A plugin may count shares of GPUs as GPUs."""
+    for known in EACH_SHAPE:
+        room = room_of_type(known.name)
+        assert room is not None
+        for offered, asked in ((1, known.gpus + 1), (2, known.gpus + 1), (2, None)):
+            seen = replace(room, gpus=offered * known.gpus)
+            (line,) = problems(instance_type=known.name, nodes=2, room=seen, gpus_per_node=asked)
+            assert line.startswith("--gpu-per-node: ")
+            assert f"more than {known.name} has for a pod, {known.gpus}" in line
+
+
 def test_auto_is_tcp_where_the_type_has_no_efa_or_is_not_known() -> None:
     for name in NO_EFA:
         assert problems(instance_type=name, nodes=4) == []
@@ -293,13 +305,6 @@ def test_a_job_without_variables_of_its_own_is_told_nothing() -> None:
     for there in unchanged_plans():
         found = [each for each in job_findings(there) if each.severity is not Severity.INFO]
         assert found == [], (there.kind, there.program.name, there.nodes)
-
-
-def test_a_fixed_rank_in_a_command_is_refused_on_several_nodes() -> None:
-    command = ("torchrun", "--node_rank", "0", "train.py")
-    (line,) = problems(nodes=2, command=command)
-    assert "all get the same rank" in line
-    assert problems(nodes=1, command=command) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

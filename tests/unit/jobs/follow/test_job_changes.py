@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE, MemoryCluster
-from tests.unit.jobs.state.shapes import condition, pod
+from tests.unit.jobs.state.shapes import condition, our_labels, pod
 
 from trainyard.errors import (
     ConfigError,
@@ -30,8 +30,10 @@ JOB, PODS = f"{JOBS}/llama", f"{SPACE}/pods"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/team/workloads"
 CLAIM = f"{SPACE}/persistentvolumeclaims/llama-checkpoints"
 PARTS = [f"{SPACE}/configmaps/llama-code", f"{SPACE}/configmaps/llama-config"]
-OF_OTHERS = [f"{SPACE}/configmaps/foreign", f"{SPACE}/secrets/llama-token", CLAIM]
-"""Objects of another job, and those with the job's labels that somebody else made."""
+OF_OTHERS = [
+    *(f"{SPACE}/configmaps/foreign", f"{SPACE}/configmaps/of-a-rayjob", f"{SPACE}/secrets/llama-token", CLAIM)
+]
+"""Objects of another job, of one of this name, and those with the job's labels that somebody else made."""
 CANCELLED = "trainyard.dev/cancelled"
 WRITES: dict[int, type[TrainyardError]] = {
     401: CredentialsRefusedError,
@@ -62,20 +64,20 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
 
 
-def labels(name: str = "llama", kind: str = "pytorchjob") -> Json:
-    return {
-        "app.kubernetes.io/managed-by": "trainyard",
-        "trainyard.dev/job": name,
-        "trainyard.dev/kind": kind,
-    }
-
-
 def job_body(state: str = "Running", *, ours: bool = True, uid: str = "") -> Json:
-    template = {"metadata": {"labels": labels()}, "spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
+    template = {
+        "metadata": {"labels": our_labels()},
+        "spec": {"containers": [{"name": "pytorch", "image": "x"}]},
+    }
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": {"name": "llama", "namespace": "team", "uid": uid, "labels": labels() if ours else {}},
+        "metadata": {
+            "name": "llama",
+            "namespace": "team",
+            "uid": uid,
+            "labels": our_labels() if ours else {},
+        },
         "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}},
         "status": {"conditions": [condition(state)]},
     }
@@ -86,7 +88,7 @@ def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = Tru
     made = cluster.put(JOB, job_body(state, ours=ours))
     owner = {"metadata": {"ownerReferences": [{"uid": made["metadata"]["uid"]}]}}
     if running:
-        raw = pod("llama-master-0", labels={**labels(), "training.kubeflow.org/job-name": "llama"})
+        raw = pod("llama-master-0", labels={**our_labels(), "training.kubeflow.org/job-name": "llama"})
         raw["metadata"] |= owner["metadata"]
         cluster.put(f"{PODS}/llama-master-0", raw)
     kinds = {
@@ -94,11 +96,13 @@ def plant(cluster: MemoryCluster, state: str = "Running", *, running: bool = Tru
         "secrets": "Secret",
         "persistentvolumeclaims": "PersistentVolumeClaim",
     }
-    for path in (*PARTS, *OF_OTHERS[1:]):
+    for path in (*PARTS, *OF_OTHERS[2:]):
         resource, _, name = path.removeprefix(f"{SPACE}/").partition("/")
         body = {"apiVersion": "v1", "kind": kinds[resource], "data": {"secret": "hunter2"}}
-        cluster.put(path, {**body, "metadata": {"name": name, "namespace": "team", "labels": labels()}})
-    cluster.put(f"{SPACE}/configmaps/foreign", {"metadata": {"name": "foreign", "labels": labels("other")}})
+        cluster.put(path, {**body, "metadata": {"name": name, "namespace": "team", "labels": our_labels()}})
+    of_others = (our_labels("other"), our_labels(kind="rayjob"))
+    for path, given in zip(OF_OTHERS, of_others, strict=False):
+        cluster.put(path, {"metadata": {"name": path.rpartition("/")[2], "labels": given}})
 
 
 def hold(cluster: MemoryCluster, *names: str) -> None:
@@ -132,36 +136,23 @@ def delete(cluster: MemoryCluster, *, seconds: float = 5.0) -> list[str]:
 # Cancel and stop.
 
 
-def test_a_cancelled_job_is_suspended_and_says_when(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    change = changing(cluster)
-    assert change.cancel(dry_run=True) == ["suspend pytorchjobs/llama"]
-    assert cluster.changes() == []
-    assert change.cancel() == ["suspend pytorchjobs/llama"]
-    assert cluster.objects[JOB]["spec"]["runPolicy"]["suspend"] is True
-    assert notes(cluster)[CANCELLED].endswith("Z")
-
-
-def test_a_job_in_a_queue_is_cancelled_by_its_workloads(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    hold(cluster, "one", "two")
-    assert changing(cluster).cancel() == ["deactivate workloads/one", "deactivate workloads/two"]
-    assert not is_active(cluster, "one") and not is_active(cluster, "two")
-    assert CANCELLED in notes(cluster)
-    assert "suspend" not in cluster.objects[JOB]["spec"]["runPolicy"], "Kueue suspends it"
-
-
 @pytest.mark.parametrize("queued", [False, True])
-def test_a_job_that_is_stopped_to_be_sent_again_is_not_cancelled(
-    cluster: MemoryCluster, queued: bool
+@pytest.mark.parametrize("call", ["cancel", "stop"])
+def test_a_job_is_suspended_or_taken_from_its_queue_and_only_a_cancelled_one_says_when(
+    cluster: MemoryCluster, call: str, queued: bool
 ) -> None:
+    """Kueue suspends a job that it has queued. One that is stopped to be sent again is not cancelled."""
     plant(cluster)
-    hold(cluster, *(["one"] if queued else []))
-    done = changing(cluster).stop()
-    assert done == (["deactivate workloads/one"] if queued else ["suspend pytorchjobs/llama"])
-    assert notes(cluster) == {}
+    hold(cluster, *(["one", "two"] if queued else []))
+    told = (
+        ["deactivate workloads/one", "deactivate workloads/two"] if queued else ["suspend pytorchjobs/llama"]
+    )
+    change = changing(cluster)
+    assert change.cancel(dry_run=True) == told and cluster.changes() == []
+    assert getattr(change, call)() == told
     assert cluster.objects[JOB]["spec"]["runPolicy"] == ({} if queued else {"suspend": True})
-    assert not (queued and is_active(cluster, "one"))
+    assert not queued or not (is_active(cluster, "one") or is_active(cluster, "two"))
+    assert notes(cluster).get(CANCELLED, "").endswith("Z") is (call == "cancel")
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed"])
@@ -237,14 +228,6 @@ def test_what_others_labelled_for_a_foreign_job_of_the_name_stays(cluster: Memor
     assert set(PARTS) < set(cluster.objects)
 
 
-def test_a_job_of_another_kind_and_the_same_name_keeps_what_is_its_own(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    theirs = f"{SPACE}/configmaps/of-the-rayjob"
-    cluster.put(theirs, {"metadata": {"name": "of-the-rayjob", "labels": labels(kind="rayjob")}})
-    delete(cluster)
-    assert theirs in cluster.objects
-
-
 def test_a_job_that_was_made_anew_meanwhile_is_left_alone(cluster: MemoryCluster) -> None:
     plant(cluster)
     change = changing(cluster)
@@ -294,23 +277,6 @@ def test_what_is_left_after_the_time_is_named(cluster: MemoryCluster) -> None:
     cluster.objects[f"{PODS}/llama-master-0"]["metadata"]["finalizers"] = ["kubelet"]
     with pytest.raises(WaitTimeoutError, match="after 0 seconds this remains: pods/llama-master-0"):
         delete(cluster, seconds=0.1)
-
-
-def test_what_is_slow_to_go_is_waited_for(cluster: MemoryCluster) -> None:
-    plant(cluster)
-    path = f"{PODS}/llama-master-0"
-    cluster.objects[path]["metadata"]["finalizers"] = ["kubelet"]
-    asked: list[str] = []
-
-    def before(method: str, seen: str) -> None:
-        asked.append(seen)
-        if asked.count(PODS) == 4 and path in cluster.objects:
-            cluster.remove(path)
-
-    cluster.before = before
-    delete(cluster)
-    assert asked.count(PODS) >= 4
-    assert path not in cluster.objects
 
 
 def test_parts_that_may_not_be_seen_are_not_ours(cluster: MemoryCluster) -> None:
@@ -378,19 +344,6 @@ def test_a_job_whose_successor_may_still_write_is_not_submitted_anew(
             changing(cluster).resubmission()
 
 
-def test_a_successor_that_is_deleted_meanwhile_is_no_reason_to_refuse(cluster: MemoryCluster) -> None:
-    plant(cluster, "Failed", running=False)
-    change = changing(cluster)
-    change.create(change.resubmission())
-
-    def before(method: str, path: str) -> None:
-        if path == NEW[2] and path in cluster.objects:
-            cluster.remove(path)
-
-    cluster.before = before
-    assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-2"
-
-
 NEW = [f"{SPACE}/configmaps/llama-2-code", f"{SPACE}/configmaps/llama-2-config", f"{JOBS}/llama-2"]
 
 
@@ -405,16 +358,6 @@ def assert_complete(cluster: MemoryCluster) -> None:
     assert {*NEW, f"{JOBS}/llama-3"} & set(cluster.objects) == set(NEW)
     uid = cluster.objects[NEW[2]]["metadata"]["uid"]
     assert all(cluster.objects[p]["metadata"]["ownerReferences"][0]["uid"] == uid for p in NEW[:2])
-
-
-def test_two_resubmissions_at_once_create_one_job(cluster: MemoryCluster) -> None:
-    change, new = planned(cluster)
-    slower = changing(cluster)
-    change.create(new)
-    uid = cluster.objects[NEW[2]]["metadata"]["uid"]
-    slower.create(new)
-    assert cluster.objects[NEW[2]]["metadata"]["uid"] == uid
-    assert_complete(cluster)
 
 
 @pytest.mark.parametrize("status", [CUT_BEFORE, CUT_AFTER])

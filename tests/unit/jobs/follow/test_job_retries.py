@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import MemoryCluster, memory_cluster
-from tests.unit.jobs.state.shapes import condition, ended, pod
+from tests.unit.jobs.state.shapes import condition, ended, our_labels, pod
 
-from trainyard.errors import ConfigError, RunConflictError, ServiceError, WaitTimeoutError
+from trainyard.errors import ConfigError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_retries
 from trainyard.jobs.follow.job_retries import RetryLoop
@@ -29,17 +29,9 @@ Ending = Callable[[str], tuple[int, str] | None]
 """Name of a job -> the exit code of its pod and its last line; None where it succeeds."""
 
 
-def labels(name: str) -> Json:
-    return {
-        "app.kubernetes.io/managed-by": "trainyard",
-        "trainyard.dev/job": name,
-        "trainyard.dev/kind": "pytorchjob",
-    }
-
-
 def job_body(name: str, budget: int) -> Json:
     template = {
-        "metadata": {"labels": labels(name)},
+        "metadata": {"labels": our_labels(name)},
         "spec": {"containers": [{"name": "pytorch", "image": "x"}]},
     }
     return {
@@ -48,7 +40,7 @@ def job_body(name: str, budget: int) -> Json:
         "metadata": {
             "name": name,
             "namespace": "team",
-            "labels": labels(name),
+            "labels": our_labels(name),
             "annotations": {"trainyard.dev/retries": "0", "trainyard.dev/auto-retry": str(budget)},
         },
         "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}},
@@ -87,7 +79,7 @@ class Cluster:
         raw = self.store.objects[f"{JOBS}/{name}"]
         self.store.put(f"{JOBS}/{name}", {**raw, "status": {"conditions": [condition(kind)]}})
         if end is not None:
-            dead = ended(end[0], name=f"{name}-master-0", text=end[1], labels=labels(name))
+            dead = ended(end[0], name=f"{name}-master-0", text=end[1], labels=our_labels(name))
             dead["metadata"]["namespace"] = "team"
             self.store.put(f"{PODS}/{name}-master-0", dead)
 
@@ -154,15 +146,6 @@ def test_a_job_is_sent_again_until_it_succeeds(cluster: Cluster) -> None:
     assert cluster.notes("llama-3")["trainyard.dev/resubmitted-from"] == "llama-2"
     assert json.loads(cluster.notes("llama-3")["trainyard.dev/retry-record"])["spent"] == 2
     assert "trainyard.dev/retry-claim" not in cluster.notes("llama-3")
-
-
-def test_the_budget_ends_and_says_so(cluster: Cluster) -> None:
-    found = retried(cluster, budget=2)
-    assert cluster.names() == ["llama", "llama-2", "llama-3"]
-    assert (found.state.state, found.why) == (State.FAILED, "2 of 2 retries are spent")
-    again = retried(cluster)
-    assert (again.state.job, again.why) == ("llama-3", found.why), "the next watcher begins at the end"
-    assert cluster.names() == ["llama", "llama-2", "llama-3"]
 
 
 def test_two_watchers_never_spend_a_retry_twice(cluster: Cluster) -> None:
@@ -285,16 +268,6 @@ def test_a_job_that_was_cancelled_or_has_a_damaged_record_is_not_sent_again(
     assert why in retried(cluster).why
 
 
-def test_another_job_of_the_claimed_name_is_left_alone(cluster: Cluster) -> None:
-    def stranger(method: str, path: str) -> None:
-        if (method, path) == ("POST", JOBS):
-            cluster.store.put(f"{JOBS}/llama-2", job_body("llama-2", 0))
-
-    cluster.store.before = stranger
-    with pytest.raises(RunConflictError, match="does not follow llama"):
-        retried(cluster)
-
-
 def test_a_follower_that_somebody_deleted_is_not_made_anew(cluster: Cluster) -> None:
     retried(cluster, budget=1)
     del cluster.store.objects[f"{JOBS}/llama-2"]
@@ -304,7 +277,7 @@ def test_a_follower_that_somebody_deleted_is_not_made_anew(cluster: Cluster) -> 
 
 
 def test_pods_that_stay_keep_a_job_from_being_sent_again(cluster: Cluster) -> None:
-    live = pod("llama-worker-0", labels=labels("llama"), rank=1)
+    live = pod("llama-worker-0", labels=our_labels("llama"), rank=1)
     cluster.store.put(f"{PODS}/llama-worker-0", live)
     with pytest.raises(WaitTimeoutError, match="two jobs would write the same checkpoints"):
         retried(cluster)
@@ -321,7 +294,7 @@ def node(name: str, ready: str) -> Json:
 
 @pytest.mark.parametrize("ready", ["Unknown", "spot", None])
 def test_a_lost_node_is_the_cause_of_what_the_other_pods_saw(cluster: Cluster, ready: str | None) -> None:
-    gone = pod("llama-worker-0", labels=labels("llama"), rank=1, node="n9", deleting=True)
+    gone = pod("llama-worker-0", labels=our_labels("llama"), rank=1, node="n9", deleting=True)
     cluster.store.put(f"{PODS}/llama-worker-0", gone)
     cluster.store.put("/api/v1/nodes/gpu-0", node("gpu-0", "True"))
     if ready is not None:

@@ -11,8 +11,13 @@ from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 
 Json = dict[str, Any]
 NOW = 1_795_000_000.0
-START = NOW - 3600
 _uids = itertools.count()
+
+
+def our_labels(name: str = "llama", kind: str = "pytorchjob") -> dict[str, str]:
+    """The labels of the objects of a job that we sent."""
+    marks = {"app.kubernetes.io/managed-by": "trainyard"}
+    return {**marks, "trainyard.dev/job": name, "trainyard.dev/kind": kind}
 
 
 def moment(seconds: float) -> str:
