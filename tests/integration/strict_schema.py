@@ -8,8 +8,6 @@ import jsonschema
 import yaml
 from tests.integration.control_plane import kit
 
-PLAIN: dict[str, Any] = {"type": "object", "required": ["metadata"]}
-
 
 @cache
 def validator(file: str) -> jsonschema.Draft202012Validator:

@@ -18,7 +18,6 @@ from trainyard.image.building.aws_build import exported_answers
 from trainyard.image.release.check_levels import LEVELS
 
 ROOT = Path(__file__).resolve().parents[2]
-PHASES = ("install", "pre_build", "build", "post_build")
 pytestmark = pytest.mark.slow
 Start = Callable[..., Built]
 

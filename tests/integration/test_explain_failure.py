@@ -11,7 +11,6 @@ from tests import warm_start
 from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
-ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "import time\nfor n in range(5): print('step', f'{n}/600 loss 2.5', flush=True)\n"
 FAILING = {
     "raises": ("user-code", "raise KeyError('labels')"),
@@ -164,14 +163,6 @@ def test_what_people_read_begins_with_the_class_and_shows_the_line(tmp_path: Pat
     assert others[0].startswith("  fix")
     assert others[1] == "  retry: no; it would fail again in the same way (from the log)"
     assert others[2] == f"  {log}:2: {error}"
-
-
-@pytest.mark.parametrize(
-    "words", [("--log", "none.log"), ("--log", "."), ("--log", "x", "--exit-code", "many"), ()]
-)
-def test_wrong_usage_is_said(words: tuple[str, ...], tmp_path: Path) -> None:
-    said = explain(*words, code=2)
-    assert "Traceback" not in said and said
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 MISSING = [name for name in ("buildah", "docker-registry", "oras") if shutil.which(name) is None]
 pytestmark = [
     pytest.mark.slow,

@@ -16,7 +16,6 @@ from trainyard.watch.failure_logs.failure_explanation import explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 OURS = ("PET_", "TRAINYARD_", "MASTER_", "WORLD_", "RANK", "LOCAL_", "NCCL_", "JOB_COMPLETION")
 
 

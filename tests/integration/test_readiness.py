@@ -140,13 +140,6 @@ def test_a_store_that_hangs_is_red_within_the_time_limit(check: Call, answers: b
     assert f"store: s3://ml-runs at {url} gave no answer within 1 seconds" in done.stderr
 
 
-def test_the_policy_of_the_role_that_stores_is_enough(as_user: AsUser, check: Call) -> None:
-    bucket, variables = as_user(documented_policy)
-    for _ in range(2):
-        done = check("--store", f"s3://{bucket}/phase2", **variables)
-        assert done.returncode == 0, done.stderr
-
-
 @each_case(
     "missing",
     [

@@ -63,32 +63,6 @@ def test_a_script_finds_the_same_facts(options: dict[str, Any], tmp_path: Path) 
     assert cold[0] == 0
 
 
-UNBUFFERED = """
-import os, sys
-print("in one", end=""); os.write(1, b" line, ")
-sys.stdout.buffer.write(b"bytes, "); os.write(1, b"and the end")
-"""
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_is_buffered_as_the_environment_says(unbuffered: str, tmp_path: Path) -> None:
-    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONUNBUFFERED": unbuffered}}
-    cold, warm = (ended(start, program(tmp_path, UNBUFFERED), **options) for start in STARTS)
-    assert warm == cold
-    assert cold[1].endswith("and the end") is bool(unbuffered)
-
-
-@pytest.mark.parametrize("name", ["python", sys.executable])
-@pytest.mark.parametrize("start", [warm_start.Popen, warm_start.TrainerPopen])
-def test_the_environments_python_is_warm_by_its_name(
-    start: type["subprocess.Popen[str]"], name: str, tmp_path: Path
-) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    line = [name, *program(tmp_path, IS_WARM + '; print("trl" in sys.modules)')[1:]]
-    _, output, _ = ended(start, line, env={**os.environ, "PATH": path})
-    assert output == f"True\n{start is warm_start.TrainerPopen}\n"
-
-
 @pytest.mark.parametrize("text", ENDS.values(), ids=ENDS)
 def test_a_script_ends_in_the_same_way(text: str, tmp_path: Path) -> None:
     cold, warm = (ended(start, program(tmp_path, text)) for start in STARTS)

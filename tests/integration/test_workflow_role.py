@@ -31,7 +31,6 @@ from trainyard.pipeline import Pipeline
 from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import write_outcome
 
-ROOT = Path(__file__).resolve().parents[2]
 MakeRun = Callable[..., RunDirectory]
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TRAINING_SECONDS = 35

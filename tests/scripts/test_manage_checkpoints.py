@@ -12,7 +12,6 @@ from tests.scripts.conftest import Call
 from tests.unit.gateways.kubernetes.exec_server import ExecServer, exec_server
 from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 
-Json = dict[str, Any]
 SPACE = "/api/v1/namespaces/team"
 CLAIMS = f"{SPACE}/persistentvolumeclaims"
 Manage = Callable[..., Any]

@@ -138,10 +138,6 @@ def bot(slack: Slack) -> dict[str, str]:
     } | WORKFLOW
 
 
-def attempt(number: int) -> dict[str, str]:
-    return {"GITHUB_RUN_ATTEMPT": str(number)}
-
-
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     called: Call, posted: Notify, slack: Slack, loud_run: RunDirectory, tmp_path: Path
 ) -> None:

@@ -19,8 +19,6 @@ from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
 
-ROOT = Path(__file__).resolve().parents[2]
-HEX = "0123456789abcdef" * 4
 RUNS = [f"gh-{number}" for number in range(106, 100, -1)]
 """The newest first: its position is its index."""
 KEPT = 3

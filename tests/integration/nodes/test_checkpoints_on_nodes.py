@@ -87,16 +87,6 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_claim_is_made_once_and_another_size_refused(nodes: Nodes) -> None:
-    create = ("create-volume", "--claim", "once", "--storage-class", "none", "--size")
-    assert "would be created" in nodes.manage(*create, "1200Gi", "--dry-run", name=COMMAND)
-    with pytest.raises(RuntimeError):
-        nodes.request("GET", f"{SPACE}/persistentvolumeclaims/once")
-    for answer in ("created", "is there already"):
-        assert answer in nodes.manage(*create, "1200Gi", name=COMMAND)
-    nodes.manage(*create, "9600Gi", name=COMMAND, code=2)
-
-
 def test_a_small_pod_finds_them_all_and_goes(nodes: Nodes, volume: Path) -> None:
     nodes.claim("alone", volume)  # no pod mounts it, also where the writer runs
     alone = ("--claim", "alone")

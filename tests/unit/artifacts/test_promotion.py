@@ -26,7 +26,6 @@ from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.verify.comparison import Depth
 from trainyard.errors import ConfigError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
-from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.directory import RunDirectory
 
 
@@ -40,18 +39,6 @@ def run(store: Store, make_run: Any) -> RunDirectory:
 def give(store: Store, name: str, step: int | None, by: str = "ada") -> Promotion:
     run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
     return promote(store, name, checkpoint, run_id=run_id, by=by, depth=Depth.FULL)
-
-
-def test_a_name_points_at_the_digest_and_says_who_and_what_was_before(
-    store: Store, run: RunDirectory
-) -> None:
-    first = give(store, "best", 100)
-    assert first.digest == sha256_of_file(run.checkpoint(100) / "manifest.json")
-    assert (first.run_id, first.by, first.depth, first.previous) == ("run-run", "ada", "full", {})
-    second = give(store, "best", None, by="bob")
-    assert (second.step, second.previous["step"], second.previous["digest"]) == (200, 100, first.digest)
-    assert read_promotion(store, "best") == second == next(iter(list_promotions(store)))
-    assert read_promotion(store, "production") is None
 
 
 def test_restore_takes_the_name_and_notices_when_it_no_longer_fits(

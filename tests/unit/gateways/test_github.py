@@ -45,14 +45,6 @@ def test_outputs_of_several_lines_are_read_back_whole(tmp_path: Path) -> None:
     assert outputs(file) == {"report": hostile, "run_number": "7"}
 
 
-def test_the_summary_is_appended_to(tmp_path: Path) -> None:
-    file = tmp_path / "summary"
-    environment = {"GITHUB_STEP_SUMMARY": str(file)}
-    assert append_summary("### One", environment)
-    assert append_summary("### Two\n\n", environment)
-    assert file.read_text() == "### One\n### Two\n"
-
-
 def test_a_summary_never_passes_the_limit_and_says_that_it_was_cut(tmp_path: Path) -> None:
     file = tmp_path / "summary"
     environment = {"GITHUB_STEP_SUMMARY": str(file)}

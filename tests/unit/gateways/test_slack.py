@@ -37,35 +37,6 @@ def bot(server: Slack) -> dict[str, str]:
     return {"SLACK_BOT_TOKEN": TOKEN, "SLACK_API_URL": server.url + "/api", "SLACK_CHANNEL": "#training"}
 
 
-def test_a_webhook_gets_the_text_and_the_blocks_and_does_not_say_where_they_are(server: Slack) -> None:
-    assert slack.post("Training 7 proven", BLOCKS, environment=webhook(server)) == slack.PostedMessage()
-    path, _, body = server.requests[0]
-    assert (path, body) == (SECRET_PATH, {"text": "Training 7 proven", "blocks": BLOCKS})
-
-
-def test_a_bot_token_posts_to_the_channel_and_says_where(server: Slack) -> None:
-    posted = slack.post("Training 7 proven", BLOCKS, environment=bot(server))
-    assert posted == slack.PostedMessage("C0123", "1700.0001")
-    path, headers, body = server.requests[0]
-    assert (path, headers["Authorization"]) == ("/api/chat.postMessage", f"Bearer {TOKEN}")
-    assert (body["channel"], body["text"], body["blocks"]) == ("#training", "Training 7 proven", BLOCKS)
-
-
-def test_a_reply_goes_to_the_thread_and_on_request_to_the_channel_too(server: Slack) -> None:
-    root = slack.PostedMessage("C0123", "1700.0001")
-    for broadcast in (False, True):
-        assert slack.post("t", BLOCKS, thread=root, broadcast=broadcast, environment=bot(server))
-        sent = [server.requests[-1][2][key] for key in ("channel", "thread_ts", "reply_broadcast")]
-        assert sent == ["C0123", "1700.0001", broadcast]
-
-
-def test_a_message_can_be_edited(server: Slack) -> None:
-    assert slack.edit(slack.PostedMessage("C0123", "1700.0001"), "proven", BLOCKS, environment=bot(server))
-    path, _, body = server.requests[0]
-    assert path == "/api/chat.update"
-    assert body == {"channel": "C0123", "ts": "1700.0001", "text": "proven", "blocks": BLOCKS}
-
-
 def test_nothing_can_be_edited_without_a_token_or_what_a_webhook_posted(server: Slack) -> None:
     assert not slack.edit(slack.PostedMessage("C0123", "1700.0001"), "t", BLOCKS, environment=webhook(server))
     assert not slack.edit(slack.PostedMessage(), "t", BLOCKS, environment=bot(server))

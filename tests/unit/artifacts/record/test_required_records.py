@@ -1,7 +1,6 @@
 """The records that a run must have in its store, and the files on disk that count as compared."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -112,16 +111,6 @@ def test_links_that_trackers_keep_in_the_logs_are_passed_by(store: Store, make_r
     (directory.logs / "latest").symlink_to("offline")
     assert sync_run(store, directory, 1).problems == ()
     assert look(store, directory).ok
-
-
-def test_only_what_was_read_is_called_equal_on_disk(store: Store, run: RunDirectory) -> None:
-    assert look(store, run).compared == "SHA-256 equal on disk, in the store and in the manifest"
-    shutil.rmtree(run.checkpoint(100))
-    assert look(store, run).compared.endswith("(1 of the checkpoints are no longer on disk)")
-    (run.checkpoint(200) / "manifest.json").unlink()
-    found = look(store, run)
-    assert not found.ok
-    assert "manifest.json is missing" in found.problems[0]
 
 
 @pytest.mark.parametrize("records", ["../../x/", "run-1/", "run-2/records-1/", "/etc/"])

@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 
 from trainyard.artifacts.record.run_numbers import (
-    Claim,
     begin_attempt,
     claim_run,
     newest_attempt,
-    next_free_number,
     number_of_run,
     parse_run_number,
     stored_claim,
-    stored_claim_of_number,
 )
 from trainyard.artifacts.store.object_store import Store
 from trainyard.errors import (
@@ -32,25 +29,6 @@ KEY, OTHER_KEY = "5" * 32, "a" * 32
 
 def claim(store: Store, run_id: str, wanted: int | None = None, *, key: str = KEY, attempt: int = 1) -> int:
     return claim_run(store, run_id=run_id, key=key, wanted=wanted, attempt=attempt).number
-
-
-def test_numbers_start_at_one_follow_the_highest_and_fill_no_gap(store: Store) -> None:
-    assert [claim(store, f"run-{name}", key=name * 32) for name in "abc"] == [1, 2, 3]
-    assert claim(store, "far", 41) == 41
-    assert claim(store, "next") == 42
-    assert next_free_number(store) == 43
-
-
-def test_the_same_run_comes_back_to_its_number(store: Store) -> None:
-    assert (claim(store, "a"), claim(store, "b", key=OTHER_KEY)) == (1, 2)
-    before = {found.key for found in store.list_objects("")}
-    assert (claim(store, "a"), claim(store, "a", 1), claim(store, "b", key=OTHER_KEY)) == (1, 1, 2)
-    assert {found.key for found in store.list_objects("")} == before
-    assert (number_of_run(store, "b"), number_of_run(store, "c")) == (2, None)
-    found = stored_claim_of_number(store, 2)
-    assert found == Claim(2, "b", OTHER_KEY)
-    assert stored_claim(store, "b") == found
-    assert (stored_claim(store, "c"), stored_claim_of_number(store, 3)) == (None, None)
 
 
 def test_what_belongs_to_another_run_is_refused_with_whose_it_is_and_what_to_do(store: Store) -> None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,11 @@ from trainyard.artifacts.restore.restore import plan_restore, restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import signature_key
 from trainyard.artifacts.store.object_store import Store
-from trainyard.artifacts.upload.run_following import Patience, follow_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.gateways.model_signing import KEY, PASSWORD, KeyVerifier, signer_from
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.run.identity import write_outcome
 
 MANIFEST = "manifests/run-1-manifest.json"
 
@@ -118,17 +115,6 @@ def test_a_copy_of_the_store_holds_with_model_signings_own_tool(
         tool.verify(folder, signature)
 
 
-def test_a_run_without_a_signature_is_unsigned_and_fails_only_where_one_is_demanded(
-    store: Store, pair: Pair, make_run: Any
-) -> None:
-    sync_run(store, make_run(), 1)
-    verdict = check_signature(store, 1, None)
-    assert (verdict.ok, verdict.text()) == (True, f"{MANIFEST} is not signed")
-    assert problems(store, pair.public) == (
-        f"{MANIFEST}: these bytes are not signed; no signature is stored",
-    )
-
-
 def test_another_key_is_named(signed: Any, store: Store, tmp_path: Path) -> None:
     other = Pair(tmp_path / "other.pub", ec.SECP256R1())
     assert problems(store, other.public)[0].endswith(
@@ -181,32 +167,6 @@ def test_a_damaged_signature_is_named(
     assert len(problems(store, pair.public)) == 1
     path.write_text("{")
     assert "is not a readable signature" in problems(store, pair.public)[0]
-
-
-def test_a_run_that_was_stored_unsigned_is_signed_by_the_next_sync(
-    store: Store, pair: Pair, make_run: Any
-) -> None:
-    run = make_run()
-    sync_run(store, run, 1)
-    report = sync_run(store, run, 1, signer=signer_from({KEY: pair.secret}))
-    assert (report.sent, report.manifest_key) == (0, MANIFEST)
-    assert problems(store, pair.public) == ()
-
-
-def test_every_manifest_of_a_followed_run_is_signed(
-    store: Store, folder: Path, pair: Pair, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainyard.artifacts.upload.run_following._SETTLE_SECONDS", 0.2)
-    run, stop = make_run(), threading.Event()
-    stop.set()
-    signer = signer_from({KEY: pair.secret})
-    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
-    assert problems(store, pair.public) == ()
-    write_outcome(run.run_file, {"status": "succeeded"})
-    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
-    assert problems(store, pair.public) == ()
-    manifests = {sha256_of_file(path) for path in (folder / "manifests").iterdir()}
-    assert {p.name.partition(".")[0] for p in (folder / "signatures/run-1").iterdir()} == manifests
 
 
 def test_a_key_may_be_locked_and_on_another_curve(tmp_path: Path, store: Store, make_run: Any) -> None:

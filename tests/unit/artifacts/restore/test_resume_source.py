@@ -1,6 +1,5 @@
 """The choice of the checkpoint to resume from: this machine, the store, or none; never the older of two."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.artifacts.restore.resume_source import ResumeRequest, Resumption, fetch_resume_source
+from trainyard.artifacts.restore.resume_source import ResumeRequest, fetch_resume_source
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -37,27 +36,6 @@ def stored(store: Store, make_run: Any) -> RunDirectory:
     return directory
 
 
-def test_a_new_machine_gets_the_newest_checkpoint_of_the_store(stored: RunDirectory, tmp_path: Path) -> None:
-    there = tmp_path / "elsewhere" / NAME
-    found = fetch_resume_source(wanted(there, open_store((tmp_path / "store").as_uri())), open_store)
-    assert found.resume == "auto"
-    assert RunDirectory(there).checkpoint_steps() == [200]
-    assert json.loads((there / "run.json").read_text())["run_id"] == f"run-{NAME}"
-
-
-def test_the_directory_of_the_segment_before_is_taken_as_it_is(stored: RunDirectory, store: Store) -> None:
-    found = fetch_resume_source(wanted(stored.path, store), open_store)
-    assert found == Resumption("auto", f"step 200 in {stored.path}")
-    assert stored.checkpoint_steps() == [100, 200]
-
-
-def test_a_directory_that_is_further_than_the_store_wins(
-    stored: RunDirectory, store: Store, make_run: Any
-) -> None:
-    make_run(NAME, steps=(300,))
-    assert fetch_resume_source(wanted(stored.path, store), open_store).reason.startswith("step 300")
-
-
 def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
     stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
 ) -> None:
@@ -73,17 +51,6 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
         for path in sorted(stale.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         stale.rmdir()
-
-
-def test_a_later_segment_that_finds_nothing_does_not_begin_anew(store: Store, tmp_path: Path) -> None:
-    for attempt in ("before the store has a folder", "after"):
-        found = fetch_resume_source(wanted(tmp_path / NAME, store, segment=1), open_store)
-        assert found == Resumption("auto", "there is no checkpoint yet"), attempt
-        with pytest.raises((VerificationError, ServiceError), match=r"nothing to resume from|does not exist"):
-            fetch_resume_source(wanted(tmp_path / NAME, store), open_store)
-        (tmp_path / "store").mkdir(exist_ok=True)
-    with pytest.raises(VerificationError, match="Segment 2 finds nothing to resume from"):
-        fetch_resume_source(wanted(tmp_path / NAME, store), open_store)
 
 
 def test_the_number_of_another_run_is_not_gone_on_with(
@@ -122,17 +89,6 @@ def test_a_manifest_begins_a_new_run_from_a_checkpoint_beside_it(
     missing = wanted(new.directory.path, store, segment=1, resume=absent, run_number=5)
     with pytest.raises(VerificationError, match=r"has no manifests/run-9-manifest\.json"):
         fetch_resume_source(missing, open_store)
-
-
-def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
-    stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
-) -> None:
-    sync_run(store, make_run("gh-5", steps=(7,)), 5)
-    address = f"{store.url}/manifests/run-1-manifest.json"
-    path = tmp_path / "new" / "gh-5"
-    again = ResumeRequest(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, may_fetch=True)
-    assert fetch_resume_source(again, open_store).resume == "auto"
-    assert RunDirectory(path).checkpoint_steps() == [7]
 
 
 @pytest.mark.parametrize("damage", ["torn", "the first is gone"])
@@ -187,15 +143,6 @@ def test_the_local_run_stays_where_nothing_can_be_brought(
     with pytest.raises(VerificationError, match=r"distcp"):
         fetch_resume_source(wanted(stored.path, store), open_store)
     assert stored.checkpoint_steps() == [100]
-
-
-def test_a_damaged_local_checkpoint_does_not_count(stored: RunDirectory, store: Store) -> None:
-    damaged(stored.checkpoint(200))
-    found = fetch_resume_source(wanted(stored.path, store), open_store)
-    assert found.reason.startswith(f"run 1 → {stored.path}: ")
-    assert stored.checkpoint_steps() == [200]
-    assert RunDirectory(stored.path.with_name(f"{NAME}.until-100")).checkpoint_steps() == [100, 200]
-    assert fetch_resume_source(wanted(stored.path, store), open_store).reason == f"step 200 in {stored.path}"
 
 
 def test_what_a_kill_left_beside_the_run_is_replaced(stored: RunDirectory, store: Store) -> None:

@@ -1,9 +1,7 @@
 """Retention: the objects that stay, the order of removal, and that the rest verifies at any time."""
 
 import json
-import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,17 +81,6 @@ def test_the_rules(
     assert ok(store, run)
 
 
-def test_a_plan_changes_nothing_and_says_why(store: Store, run: RunDirectory, folder: Path) -> None:
-    before = {o.key: o.modified for o in store.list_objects("")}
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1, keep_every=200))
-    lines = "\n".join(plan.lines())
-    assert "keep    run 1  checkpoint-500  5.5 kB  the newest that verifies" in lines
-    assert "keep    run 1  checkpoint-400  5.5 kB  a multiple of 200" in lines
-    assert "remove  run 1  checkpoint-300  5.5 kB  no rule keeps it" in lines
-    assert plan.to_json()["checkpoints"][0]["keep"] is True
-    assert {o.key: o.modified for o in store.list_objects("")} == before
-
-
 @pytest.mark.parametrize("status", ["succeeded", "stopped", "failed"])
 def test_of_a_run_that_failed_age_removes_the_newest_checkpoint_too(
     store: Store, folder: Path, make_run: Any, status: str
@@ -106,18 +93,6 @@ def test_of_a_run_that_failed_age_removes_the_newest_checkpoint_too(
         assert 200 in steps_in(folder), "it is young"
     assert apply(store, RetentionRules(max_age=1e-9)) == []
     assert steps_in(folder) == ([] if status == "failed" else [200])
-
-
-def test_age_is_the_stores(store: Store, run: RunDirectory, folder: Path) -> None:
-    old = time.time() - 10 * 86400
-    for path in (folder / "run-1/checkpoint-300").iterdir():
-        os.utime(path, (old, old))
-    assert sorted(step for step in kept(store, RetentionRules(max_age=5 * 86400)) if step) == [
-        100,
-        200,
-        400,
-        500,
-    ]
 
 
 def test_what_was_removed_stays_on_record_and_does_not_come_back(
@@ -142,31 +117,6 @@ def test_what_was_removed_stays_on_record_and_does_not_come_back(
     assert ok(store, run)
     with pytest.raises(VerificationError, match="no checkpoint of step 200: retention has removed it"):
         restore(store, Selection(1, 200), folder.parent / "back")
-
-
-def test_a_step_that_is_trained_anew_is_stored_again(
-    store: Store, run: RunDirectory, folder: Path, make_run: Any
-) -> None:
-    apply(store, RetentionRules(keep_last=1))
-    shutil.rmtree(run.checkpoint(400))
-    make_run(steps=(400,))
-    sync_run(store, run, 1)
-    assert steps_in(folder) == [400, 500]
-    assert ok(store, run)
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=5))
-    assert plan.unfinished == ()
-
-
-def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
-    (folder / "run-1/checkpoint-500/.metadata").write_bytes(os.urandom(100))
-    reasons = kept(store, RetentionRules(keep_last=1))
-    assert reasons == {500: "one of the last 1", 400: "the newest that verifies"}
-    for step in STEPS:
-        (folder / f"run-1/checkpoint-{step}/.metadata").unlink(missing_ok=True)
-    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
-    assert (plan.problem, plan.removals) == ("no checkpoint of it verifies", [])
 
 
 def test_what_was_promoted_stays(store: Store, run: RunDirectory) -> None:
@@ -432,32 +382,6 @@ def test_records_stay_while_those_of_the_newest_manifest_are_not_whole(
     assert plan_pruning(store, [1], ALL_STAY)[0].superseded == {}
     assert "metrics.jsonl: 4 bytes in the store, the manifest says" in caplog.text
     assert "records of earlier manifests are kept" in caplog.text
-
-
-def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
-    store: Store, followed: RunDirectory, folder: Path, make_run: Any
-) -> None:
-    make_run(steps=(400,))
-
-    class Overtaken(LocalStore):
-        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
-            if key == "manifests/run-1-open-4.json":
-                assert apply(store, ALL_STAY) == []
-                assert records_in(folder) == ["records-3", "records-4"]
-            return super().put_new(key, content, **rest)
-
-    with pytest.raises(RunConflictError):
-        RunningRun(Overtaken(folder), followed, 1).store_newest()
-    found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
-    assert found.ok, found.problems
-    assert (
-        "run-1/records-4/run.json: was being sent when the run was last seen; not listed yet" in found.notes
-    )
-    assert RunningRun(store, followed, 1).store_newest() is not None
-    assert ok(store, followed)
-    assert apply(store, ALL_STAY) == []
-    assert records_in(folder) == ["records-5"]
-    assert ok(store, followed)
 
 
 class Pen:

@@ -5,16 +5,11 @@ import hashlib
 
 from trainyard.artifacts.store.object_store import (
     checksum_agrees,
-    sha256_of_chunks,
 )
 
 
 def b64(content: bytes) -> str:
     return base64.b64encode(hashlib.sha256(content).digest()).decode()
-
-
-def test_chunks_are_hashed_and_counted() -> None:
-    assert sha256_of_chunks([b"ab", b"", b"c"]) == (hashlib.sha256(b"abc").hexdigest(), 3)
 
 
 def test_a_full_object_checksum_speaks_for_the_bytes() -> None:

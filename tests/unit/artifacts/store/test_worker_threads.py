@@ -15,18 +15,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield found
 
 
-def test_every_item_is_done_once_and_the_results_are_in_order(pool: ThreadPoolExecutor) -> None:
-    seen = list[int]()
-
-    def item(number: int) -> int:
-        seen.append(number)
-        return number * 2
-
-    assert map_items(pool, item, []) == []
-    assert map_items(pool, item, range(100)) == [number * 2 for number in range(100)]
-    assert sorted(seen) == list(range(100))
-
-
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_after_a_failure_nothing_begins_and_nothing_is_at_work(
     pool: ThreadPoolExecutor, error: type[BaseException]

@@ -1,6 +1,5 @@
 """The plan of a sync."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,15 +8,6 @@ from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload.preview import preview_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import RunConflictError
-
-
-def test_a_plan_changes_nothing(store: Store, folder: Path, make_run: Any) -> None:
-    plan = preview_run(store, make_run(), None)
-    assert (plan.run_number, len(plan.send), plan.there) == (1, 11, ())
-    assert plan.bytes > 10_000
-    assert not folder.exists()
-    assert "send     run-1/checkpoint-200/__0_0.distcp" in plan.text()
-    assert plan.to_json()["run_number"] == 1
 
 
 def test_a_plan_sends_only_what_is_new(store: Store, make_run: Any) -> None:

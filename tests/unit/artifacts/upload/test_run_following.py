@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.artifacts.conftest import KEY
 
-from trainyard.artifacts.record.run_numbers import claim_run
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.upload import run_following
 from trainyard.artifacts.upload.run_following import (
@@ -109,27 +107,6 @@ def test_a_save_that_is_not_completed_is_waited_for(store: Store, folder: Path, 
     done = follower.end()
     assert (done.ending, done.checkpoints, done.exit_code) == (Ending.STOPPED, 2, ExitCode.STOPPED)
     assert verifies(store)
-
-
-def test_what_is_stored_is_not_read_again(
-    store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(steps=(100,))
-    claim_run(store, run_id="run-run", key=KEY, wanted=1)
-    assert RunningRun(store, run, 1).store_newest(NONE) is not None
-    make_run(steps=(200,))
-    read: list[str] = []
-    stage = LocalStore.stage
-
-    def spy(self: LocalStore, path: Path, key: str, **how: Any) -> LocalUpload:
-        read.append(key)
-        return stage(self, path, key, **how)
-
-    monkeypatch.setattr(LocalStore, "stage", spy)
-    again = RunningRun(store, run, 1)  # as after a restart, without the old state
-    assert again.store_newest(NONE) is not None
-    assert again.store_newest(NONE) is None
-    assert not any("checkpoint-100" in key for key in read)
 
 
 def test_a_checkpoint_that_retention_removes_while_it_is_read_is_passed_over(

@@ -35,16 +35,6 @@ def sync(store: Store, checkpoint: Path, metrics: Path, number: int | None = 42,
     return standalone_checkpoint.sync_files(store, checkpoint, metrics, number, provenance=facts)
 
 
-def test_a_checkpoint_file_and_its_metrics_become_a_verified_run(
-    store: Store, folder: Path, checkpoint: Path, metrics: Path
-) -> None:
-    report = sync(store, checkpoint, metrics, **CI)
-    assert (report.run_id, report.sent, report.problems) == ("github-1234", 2, ())
-    assert (folder / "run-42/checkpoint/latest.pt").read_bytes() == checkpoint.read_bytes()
-    assert json.loads((folder / "metrics/metrics-42.json").read_text())["rows"] == [{"loss": 1.08}]
-    assert verify_run(store, 42, depth=Depth.FULL).ok
-
-
 def test_a_directory_with_a_manifest_goes_by_its_step(store: Store, make_run: Any, metrics: Path) -> None:
     run = make_run(steps=(500,))
     report = sync(store, run.checkpoint(500), metrics)
@@ -128,28 +118,6 @@ def test_what_is_no_metrics_is_refused_before_a_number_is_taken(
         with pytest.raises(ConfigError, match=words):
             do(store, checkpoint, metrics, 42, provenance={})
     assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("checkpoint-500.pt", 500),
-        ("model_step_500.safetensors", 500),
-        ("epoch=1-step=500.ckpt", 500),
-        ("model-7b.pt", None),
-        ("checkpoints/model.pt", None),
-    ],
-)
-def test_a_name_that_tells_the_step_decides_the_key(
-    store: Store, folder: Path, tmp_path: Path, metrics: Path, name: str, step: int | None
-) -> None:
-    path = tmp_path / "loose" / name
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"weights")
-    sync(store, path, metrics)
-    middle = "checkpoint" if step is None else f"checkpoint-{step}"
-    assert (folder / "run-42" / middle / path.name).is_file()
-    assert verify_run(store, 42, depth=Depth.FULL).ok
 
 
 def test_a_manifest_beside_a_file_tells_its_step(store: Store, make_run: Any, metrics: Path) -> None:

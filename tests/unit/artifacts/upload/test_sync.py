@@ -100,24 +100,6 @@ def test_the_metrics_become_one_document(store: Store, folder: Path, make_run: A
     assert [row["step"] for row in value["rows"]] == [100, 200]
 
 
-def test_a_second_sync_sends_nothing(store: Store, folder: Path, make_run: Any) -> None:
-    run = make_run()
-    sync_run(store, run, None)
-    before = {key: (folder / key).stat().st_mtime_ns for key in keys(folder)}
-    report = sync_run(store, run, None)
-    assert (report.sent, report.skipped) == (0, 11)
-    assert "unchanged, nothing sent" in report.summary()
-    assert {key: (folder / key).stat().st_mtime_ns for key in keys(folder)} == before
-
-
-def test_a_changed_outcome_is_a_new_manifest(store: Store, folder: Path, make_run: Any) -> None:
-    run = make_run()
-    sync_run(store, run, None)
-    write_outcome(run.run_file, {"status": "succeeded"})
-    assert sync_run(store, run, None).manifest_key == "manifests/run-1-manifest-2.json"
-    assert manifest(folder, "run-1-manifest-2.json")["supersedes"]["key"] == "manifests/run-1-manifest.json"
-
-
 @pytest.mark.parametrize("damage", ["flip", "remove", "truncate", "cut the manifest", "escape"])
 def test_a_checkpoint_that_is_not_whole_is_named_and_the_others_go(
     damage: str, store: Store, folder: Path, make_run: Any
@@ -161,17 +143,6 @@ def test_a_checkpoint_damaged_after_it_was_stored_stays_as_it_was_stored(store: 
     report = sync_run(store, run, None)
     assert report.problems[0].startswith("checkpoint-200 was not uploaded")
     assert verify_run(store, 1, depth=Depth.FULL).ok
-
-
-def test_what_retention_removed_here_stays_in_the_manifest(store: Store, make_run: Any) -> None:
-    run = make_run()
-    sync_run(store, run, None)
-    shutil.rmtree(run.checkpoint(100))
-    assert sync_run(store, run, None).sent == 0
-    make_run(steps=(300,))
-    report = sync_run(store, run, None)
-    assert report.objects == 15
-    assert verify_run(store, 1, depth=Depth.FULL, run_directory=run).ok
 
 
 def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
@@ -230,17 +201,6 @@ class SilentUpload:
 
 
 DAMAGED_ON_THE_WAY = ("run-2/checkpoint-200/.metadata",)
-
-
-def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> None:
-    silent = SilentStore(folder)
-    run = make_run()
-    assert sync_run(silent, run, 1).problems == ()
-    assert verify_run(silent, 1, depth=Depth.LISTING).ok
-    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
-    found = verify_run(silent, 1, depth=Depth.LISTING).problems
-    assert len(found) == 1
-    assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")
 
 
 def test_bytes_that_change_on_the_way_are_noticed_without_checksums(folder: Path, make_run: Any) -> None:

@@ -32,20 +32,6 @@ def look(
     return inspect_run(store, RUN_ID, directory=layout, run_number=number, depth=depth)
 
 
-def test_a_whole_run_is_found_by_its_identity(store: Store, stored: RunDirectory) -> None:
-    found = look(store, stored)
-    assert found.run_number == 1
-    assert found.verification is not None
-    assert found.verification.ok
-    assert set(found.checkpoints) == {10, 20}
-    for step, checkpoint in found.checkpoints.items():
-        assert (checkpoint.step, checkpoint.run_id, checkpoint.problem) == (step, RUN_ID, None)
-        assert checkpoint.manifest_sha256 == found.on_disk[step]
-    assert found.damaged == ()
-    assert found.verification.compared == "SHA-256 equal on disk, in the store and in the manifest"
-    assert (found.trouble, found.unreachable) == (None, False)
-
-
 def test_a_large_run_is_sampled(store: Store, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "_READ_BACK_BYTES", 10)
     sampled, whole = look(store, stored).verification, look(store, stored, depth=Depth.FULL).verification

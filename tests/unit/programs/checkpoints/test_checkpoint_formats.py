@@ -16,7 +16,6 @@ from trainyard.programs.checkpoints.checkpoint_formats import (
     choose_checkpoint,
     find_checkpoints,
     newest_of_each_run,
-    newest_step,
 )
 from trainyard.programs.checkpoints.volume_agent import main
 from trainyard.programs.checkpoints.volume_listing import VolumeListing, parse_listing
@@ -34,25 +33,6 @@ def looked(root: Path) -> VolumeListing:
 
 def found(root: Path) -> dict[str, FoundCheckpoint]:
     return {each.path: each for each in find_checkpoints(looked(root))}
-
-
-def test_the_newest_complete_one_of_each_run_is_found_whoever_wrote_it(tmp_path: Path) -> None:
-    shapes.plant_all(tmp_path, big=1000)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.bin").write_bytes(b"x")
-    all_of_them = found(tmp_path)
-    assert len(all_of_them) == 15
-    assert [each.is_complete for each in all_of_them.values()].count(False) == 5
-    newest = newest_of_each_run(all_of_them.values())
-    assert {(each.path, each.format.value, each.step) for each in newest} == {
-        ("ours/checkpoints/step-00000200", "trainyard", 200),
-        ("verl/global_step_200", "verl", 200),
-        ("megatron/iter_0000200", "megatron", 200),
-        ("titan/step-200", "dcp", 200),
-        ("hf/checkpoint-200", "huggingface", 200),
-    }
-    assert newest_step(all_of_them.values()) == 200
-    assert newest_step([]) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.report.facts.curve import average_curve, sparkline, thin_curve
+from trainyard.report.facts.curve import thin_curve
 from trainyard.report.facts.history import Curve, MetricsHistory, read_history
 
 
@@ -22,24 +22,6 @@ def test_a_spike_of_one_step_survives() -> None:
     assert (points.values.max(), points.values.min()) == (9.0, 0.1)
     steps = points.steps.tolist()
     assert (steps[0], steps[-1]) == (1, 10_000) and steps == sorted(steps)
-
-
-def test_a_short_curve_is_kept_whole() -> None:
-    assert thin_curve(curve([3, 2, 1]), 100).values.tolist() == [3, 2, 1]
-    assert len(thin_curve(curve([]), 100)) == 0
-
-
-def test_means_cover_every_row_once() -> None:
-    points = average_curve(curve([float(value) for value in range(1, 101)]), 10)
-    assert points.values.tolist() == points.steps.tolist() == [5.5 + 10 * index for index in range(10)]
-
-
-def test_a_sparkline_runs_from_high_to_low_and_equal_values_are_flat_whatever_their_means_round_to() -> None:
-    assert sparkline(curve([8, 7, 6, 5, 4, 3, 2, 1]), 8) == "█▇▆▅▄▃▂▁"
-    assert sparkline(curve([2, 2, 2]), 8) == "▁▁▁"
-    assert sparkline(curve([2]), 8) == ""
-    for count in (3, 40, 1000, 12_345):
-        assert set(sparkline(curve([0.1] * count))) == {"▁"}
 
 
 def test_a_rate_is_the_median_of_the_last_tenth() -> None:

@@ -13,7 +13,6 @@ from trainyard.report.slack.slack_events import SLACK_EVENTS, SlackEvent
 from trainyard.report.slack.slack_message import Surroundings, slack_message
 from trainyard.report.slack.slack_thread import SlackThread, event_of
 
-SCRIPT = Path(__file__).resolve().parents[4] / "scripts" / "notify_slack.py"
 AROUND = Surroundings("gh-99", reason="the queue is full")
 
 
