@@ -362,7 +362,9 @@ def run_pipeline(
         with shown, follow_beside(started.follow() if started.follows else None):
             code = steps.run(started.train())
         has_ended = code == ExitCode.DONE or has_stopped(pipeline.run_dir, code)
-        if not has_ended and not (pipeline.stores_failed and is_over(pipeline.run_dir)):
+        # A start that was refused made no run, or somebody else trains it.
+        is_over = (pipeline.run_dir / "run.json").is_file() and not is_locked(pipeline.run_dir)
+        if not has_ended and not (pipeline.stores_failed and is_over):
             return finish(pipeline, steps, code, prove=True)
         evaluated = steps.run(*evaluation) if code == ExitCode.DONE else ExitCode.DONE
         judges = code == ExitCode.DONE and not pipeline.stores_failed
@@ -373,13 +375,6 @@ def run_pipeline(
             failure = steps.run(pipeline.prove()) or evaluated
             return finish(pipeline, steps, failure)
         return finish(pipeline, steps, code or failure, prove=code == ExitCode.DONE or not has_ended)
-
-
-def is_over(run_dir: Path) -> bool:
-    """Return whether there is a run, and nobody trains it; a start that was refused made none."""
-    with suppress(OSError):
-        return (run_dir / "run.json").is_file() and not is_locked(run_dir)
-    return False
 
 
 @contextmanager

@@ -117,13 +117,9 @@ def _at_loss(work: TrainingWorkload) -> MemoryParts:
         gradients=_gradients(work, so_far=0),
         copies=_copies(work, copied),
         activations=work.tokens * (kept + activations.shared_bytes(work)),
-        logits=2 * _logits(work),
+        logits=2 * work.tokens * shape.vocab_size * work.compute_bytes,
         workspace=_lasting_workspace(work) + _rows_of_logits(work),
     )
-
-
-def _logits(work: TrainingWorkload) -> int:
-    return work.tokens * work.architecture.vocab_size * work.compute_bytes
 
 
 def _rows_of_logits(work: TrainingWorkload) -> int:

@@ -294,14 +294,14 @@ def test_the_cause_of_an_exception_and_its_code_are_reported(name: str) -> None:
 def test_a_module_is_certain_that_was_not_edited_since_the_last_look_without_it(tmp_path: Path) -> None:
     observer, path = object.__new__(observer_module().Observer), tmp_path / "train.py"
     path.write_text("")
+    told: list[dict[str, Any]] = []
     for moment, edited in ((999.0, []), (1001.0, [str(path)])):
-        told: list[dict[str, Any]] = []
         known = {"_modules": {}, "_edited": [], "_noted": set(), "_looked": 1000.0, "_main_file": str(path)}
         known |= {"_root": str(tmp_path), "_rank": lambda: 0, "report": lambda _, **facts: told.append(facts)}
         vars(observer).update(known)
         os.utime(path, (moment, moment))
         observer._note_modules()
-        assert (told[0]["files"].keys(), told[0]["edited"]) == ({str(path)}, edited)
+        assert (told[-1]["files"].keys(), told[-1]["edited"]) == ({str(path)}, edited)
         assert observer._looked > 1000
 
 

@@ -191,7 +191,8 @@ class MetricFiles:
                 note = f"{self._place}: too many files to search; name the file of metrics in program.metrics"
                 self._notes[note] = None
                 break
-        return sorted(found[:_MOST_FILES], key=_age)
+        # Files that were written first come first, so that a version_1 follows its version_0.
+        return sorted(found[:_MOST_FILES], key=lambda path: (_version(path)[2], str(path)))
 
 
 def _version(path: Path) -> tuple[int, int, int]:
@@ -212,11 +213,6 @@ def _row_time(figures: Mapping[str, Any]) -> Row:
             if (number := float(value or 0)) > _LEAST_TIME:
                 return {"time": number / 1000 if number > _LEAST_TIME * 1000 else number}
     return {}
-
-
-def _age(path: Path) -> tuple[int, str]:
-    """Files that were written first come first, so that a version_1 follows its version_0."""
-    return _version(path)[2], str(path)
 
 
 class _Reader:
