@@ -105,15 +105,6 @@ def test_every_example_of_a_dry_run_works_as_it_is_written(
     assert done.stdout.startswith("apiVersion: ")
 
 
-def test_a_command_of_ones_own_takes_the_place_of_the_trainer(deploy: Deploy) -> None:
-    own = ("--", "torchrun", "train.py", "--steps", "10")
-    done = deploy("--instance-type", "p5.48xlarge", "--num-nodes", "2", "--dry-run", *own)
-    assert done.returncode == 0, done.stderr
-    (job,) = yaml.safe_load_all(done.stdout)
-    container = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
-    assert container["command"] == ["torchrun", "train.py", "--steps", "10"]
-
-
 def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Deploy) -> None:
     needs = ("--set", "model.path=Qwen/Qwen2.5-0.5B-Instruct", "--set", "training.epochs=null")
     files = ("data.train_path=/gsm8k/train.parquet", "data.validation_path=/gsm8k/test.parquet")

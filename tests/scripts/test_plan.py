@@ -26,15 +26,6 @@ def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> Non
     assert "$" not in done.stdout
 
 
-def test_json_is_the_whole_of_stdout(plan: Call) -> None:
-    done = plan(LARGE, "--instance-type", "p5.48xlarge", "--json")
-    assert done.returncode == 0
-    data = json.loads(done.stdout)
-    assert data["parameters"]["total"] == 1_100_048_384
-    assert data["device"]["instance_type"] == "p5.48xlarge"
-    assert data["estimate"]["usd"] > 0
-
-
 def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Call) -> None:
     def settings(overrides: list[str]) -> list[str]:
         return [argument for override in overrides for argument in ("--set", override)]

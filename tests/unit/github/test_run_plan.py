@@ -11,7 +11,7 @@ from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, plan_on, resolve, usd_per_hour
-from trainyard.github.target import Machine, Target
+from trainyard.github.target import Target
 from trainyard.report.plan.plan_text import read_plan
 from trainyard.report.plan.run_plan_summary import RunPreview, markdown_plan, summarize_expectations
 from trainyard.run.segment import Segment, manifest_place, read_continues, read_handover
@@ -75,35 +75,11 @@ def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config)
     assert [each.variable for each in cluster.missing_settings] == names
 
 
-@each_case("text", ["ml-runs", "s3://-x", "file:///", " "])
-def test_a_store_that_is_none_is_refused_before_anything_is_started(smoke: Config, text: str) -> None:
-    with pytest.raises(ConfigError, match="TRAINYARD_STORE"):
-        plan_run(smoke, variables={**LABELS, "TRAINYARD_STORE": text})
-
-
-def test_a_job_of_a_cluster_is_planned_once_cluster_role_and_store_are_named(smoke: Config) -> None:
-    told = {"TRAINYARD_EKS_CLUSTER": "ml", "TRAINYARD_STORE": "s3://ml-runs", "TRAINYARD_EKS_ROLE": "arn"}
-    plan = plan_run(smoke, variables=told, target=Target.EKS)
-    assert (plan.missing_settings, plan.trains, plan.job_plan()["target"]) == ((), True, "eks")
-    for name in told:
-        rest = {key: value for key, value in told.items() if key != name}
-        assert [
-            each.variable for each in plan_run(smoke, variables=rest, target=Target.EKS).missing_settings
-        ] == [name]
-
-
 def test_a_second_attempt_goes_on_whatever_the_first_one_was_told(smoke: Config) -> None:
     again = plan_run(smoke, variables=STORE | {"GITHUB_RUN_ATTEMPT": "2"}, resume="none").job_plan()
     assert (again["resume"], again["fetch"]) == ("auto", "true")
     assert plan_run(smoke, resume="none").job_plan()["resume"] == "none"
     assert plan_run(smoke, resume="runs/x/checkpoints/step-00000010").job_plan()["fetch"] == "false"
-
-
-def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Config) -> None:
-    outputs = plan_run(smoke, FIRST.next(step=9), resume=MANIFEST).job_plan()
-    assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
-    assert outputs["reason"] == "the time limit of a job"
-    assert outputs["run_dir"] == "runs/gh-4711"
 
 
 def test_a_manifest_begins_a_run_from_that_runs_checkpoint(smoke: Config) -> None:
@@ -192,12 +168,6 @@ def test_the_summary_says_what_is_not_known(smoke: Config) -> None:
     assert "| cost | not known" in text
     assert "`data.train_path=a¦b'c`" in text
     assert text.endswith("Nothing was started.\n")
-
-
-def test_a_recipe_that_is_not_modelled_is_said_so(smoke: Config) -> None:
-    command = smoke.model_copy(update={"recipe": "command"})
-    figures = plan_on(Machine(("x",), "trainyard-gpu", "g6.xlarge"), command)
-    assert (figures.plan, figures.why_not) == ({}, "recipe command is not modelled")
 
 
 def test_how_a_run_begins_is_said(smoke: Config) -> None:

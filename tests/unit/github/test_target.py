@@ -21,11 +21,6 @@ def test_your_own_runner_has_one_queue_and_the_labels_of_one_variable() -> None:
     assert machine.queue == other.queue == "trainyard-gpu"
 
 
-@pytest.mark.parametrize("target", Target)
-def test_no_job_is_routed_where_nobody_says_where(target: Target) -> None:
-    assert machine_for(target, {}).labels == ()
-
-
 @pytest.mark.parametrize(
     ("labels", "project", "cluster", "target"),
     [

@@ -83,13 +83,6 @@ def test_an_invalid_list_of_labels_is_refused(text: str) -> None:
         variables.parse_runner_labels(text)
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://ml-runs", "s3://ml-runs/phase2/", "file:///mnt/storage/store", "file:///a b"]
-)
-def test_a_valid_store_is_accepted(url: str) -> None:
-    assert variables.parse_store(url) == url.rstrip("/")
-
-
 @each_case("url", ["s3://", "s3://A", "s3:/x", "file://x", "file:///", "https://x", "/mnt", " s3://ml"])
 def test_an_invalid_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a store"):

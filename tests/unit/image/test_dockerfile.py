@@ -1,7 +1,5 @@
 """Reading a Dockerfile: lines, stages, arguments, and what is not a Dockerfile."""
 
-from pathlib import Path
-
 import pytest
 from tests.cases import each_case
 
@@ -58,12 +56,6 @@ def test_variables_are_filled_in() -> None:
         *(("${A:+x}", one, "x"), ("${A:+x}", {}, ""), ("$B/x", one, "$B/x")),
     ):
         assert expand(text, values) == expected
-
-
-def test_given_arguments_go_before_defaults() -> None:
-    text = "ARG BASE=python:3.11\nFROM $BASE\n"
-    assert final_base(parse_dockerfile(text, "D")) == "python:3.11"
-    assert parse_dockerfile(text, "D", {"BASE": "x@sha256:" + "a" * 64}).unpinned == ()
 
 
 PINNED = "uv@sha256:" + "a" * 64
@@ -134,13 +126,6 @@ def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
 
 
-def test_the_locks_of_our_own_images_are_found() -> None:
-    images = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}
-    for kind, own in images.items():
-        text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
-        assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
-
-
 def test_a_base_without_a_value_stays_as_written() -> None:
     for declares in ("", "ARG BASE\nARG X\n", "ARG BASE=\nARG X=${Z}\n"):
         for line, filled in (
@@ -151,8 +136,3 @@ def test_a_base_without_a_value_stays_as_written() -> None:
             assert "$" in final_base(parse_dockerfile(f"{declares}{line}\n", "D"))
             given = parse_dockerfile(f"{declares}{line}\n", "D", {"BASE": "a:1", "X": "2"})
             assert final_base(given) == filled or not declares
-
-
-def test_a_target_is_the_last_stage_of_a_build() -> None:
-    parsed = parse_dockerfile("FROM a AS x\nRUN p\nFROM scratch AS y\nRUN q\n", "D").until("X")
-    assert (len(parsed.stages), [line.text for line in parsed.instructions]) == (1, ["a AS x", "p"])

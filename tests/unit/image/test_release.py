@@ -54,17 +54,6 @@ def test_a_strategy_gives_its_tags() -> None:
         assert names(strategy, versions=versions) == expected
 
 
-def test_two_images_of_one_commit_have_different_tags() -> None:
-    for key, form in (("content", "content-{}"), ("image_id", "{}")):
-        found = []
-        for digit in "12":
-            usual: dict[str, Any] = {"commit": COMMIT, "dirty": False, "versions": (), "content": ""}
-            tags = tags_for("auto", **(usual | {key: form.format(digit * 64)}))
-            found.append({tag.name for tag in tags})
-        assert f"git-{COMMIT[:12]}-11111111" in found[0]
-        assert not found[0] & found[1]
-
-
 def test_no_commit_names_what_was_changed_since() -> None:
     for strategy in ("auto", "latest"):
         assert SHA not in names(strategy, dirty=True)

@@ -80,11 +80,6 @@ def test_what_cannot_run_is_refused(overrides: tuple[str, ...], changes: dict[st
     assert words in lines[0]
 
 
-def test_all_problems_are_named_at_once() -> None:
-    lines = refused("compute.strategy=single", name="A", image="", claim="", nodes=2)
-    assert len(lines) == 4
-
-
 def test_pods_that_keep_parts_need_no_volume_and_have_all_their_problems_named_at_once() -> None:
     made = plan("compute.strategy=ddp", *APART, nodes=2, claim="")
     assert warnings_of(made) == []
@@ -123,14 +118,6 @@ def test_the_network_of_the_pods_is_on_record(asked: str, instance: str, nodes: 
     if nodes > 1:
         assert bool(made.resources.efa) == (settled == "efa")
         assert made.environment["NCCL_NET"] == ("AWS Libfabric" if settled == "efa" else "Socket")
-
-
-def test_the_trainer_sets_the_log_of_nccl_itself_and_others_are_given_it() -> None:
-    assert "NCCL_DEBUG" not in plan(nodes=2).environment
-    own = plan(nodes=2, command=("torchrun", "train.py"), claim="")
-    assert own.environment["NCCL_DEBUG"] == "INFO"
-    assert own.program.command == ("torchrun", "train.py")
-    assert own.program.files == {}
 
 
 def test_warnings_are_for_what_may_not_be_meant() -> None:

@@ -103,12 +103,6 @@ def test_a_job_comes_after_its_parts_and_then_owns_them(cluster: MemoryCluster) 
     assert list(cluster.objects) == [PATHS[0]], "what is shared stays"
 
 
-def test_submitting_twice_is_submitting_once(cluster: MemoryCluster) -> None:
-    first = submitted(cluster)["metadata"]["uid"]
-    assert submitted(cluster)["metadata"]["uid"] == first
-    assert_whole(cluster)
-
-
 @pytest.mark.parametrize("step", range(6))
 @pytest.mark.parametrize("status", REFUSALS)
 def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(
@@ -132,22 +126,6 @@ def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(
     assert (PATHS[3] in cluster.objects) == (second or (step == 3 and status == CUT_AFTER))
     cluster.faults.clear()
     cluster.before = lambda _method, _path: None
-    submitted(cluster)
-    assert_whole(cluster)
-
-
-def test_a_server_that_is_too_busy_is_asked_again(cluster: MemoryCluster) -> None:
-    """A server refuses with 429 before it reads a request, so nothing is made twice."""
-    for path in PATHS:
-        cluster.fault("PATCH", path, 429, times=2)
-    submitted(cluster)
-    assert_whole(cluster)
-    assert refusals(Api(cluster.access()), [JOB]) == []
-
-
-@pytest.mark.parametrize("status", [404, 503])
-def test_a_kind_that_was_defined_a_moment_ago_is_waited_for(cluster: MemoryCluster, status: int) -> None:
-    cluster.fault("PATCH", PATHS[3], status, times=3)
     submitted(cluster)
     assert_whole(cluster)
 

@@ -187,15 +187,6 @@ def arguments(config: Config) -> dict[str, str | None]:
     return found
 
 
-def test_settings_of_a_program_are_nothing_for_the_trainer() -> None:
-    config = load_config(ROOT / "configs" / "smoke.yaml").config
-    assert with_settings(config, []) is config
-    with pytest.raises(
-        ConfigError, match="--program-set a=1: recipe pretrain runs no other program with settings"
-    ):
-        with_settings(config, ["a=1"])
-
-
 def test_settings_of_the_program_are_laid_over_the_rendered_ones() -> None:
     config = with_settings(
         recipe_config("megatron", "program.settings=bf16=false"), ["fp16=true", "eval-iters=3", "# a comment"]

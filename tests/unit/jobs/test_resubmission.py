@@ -5,14 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from tests.cases import each_case
 from tests.unit.jobs.plans import instance_for, plan, pod_specs
 
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_kind import JobKind
 from trainyard.jobs.kinds import KINDS, find_kind
-from trainyard.jobs.resubmission import avoid_nodes, make_resubmission, next_name, require_ended
-from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.resubmission import avoid_nodes, make_resubmission, next_name
 from trainyard.jobs.state.reading import name_of
 from trainyard.watch.retry_decision import AvoidedNode
 
@@ -152,17 +150,6 @@ def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
     assert new.job["metadata"]["annotations"].get("trainyard.dev/plan", "") == plan
 
 
-@each_case("state", State)
-@each_case("holds", [False, True])
-def test_a_job_is_sent_again_only_when_nothing_of_it_goes_on(state: State, holds: bool) -> None:
-    found = JobState("llama", "team", "pytorchjob", state, "why", holds_resources=holds)
-    if found.ended and not holds:
-        require_ended(found)
-        return
-    with pytest.raises(ConfigError, match="llama"):
-        require_ended(found)
-
-
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_a_job_is_suspended_where_its_kind_has_the_field(kind: JobKind) -> None:
     raw = job(kind.name, {"shutdownAfterJobFinishes": True})
@@ -220,8 +207,3 @@ def test_every_alternative_of_the_users_own_affinity_keeps_away() -> None:
     found = avoid_nodes(body, [STRICT])["spec"]["affinity"]["nodeAffinity"]
     for term in found["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
         assert term["matchFields"] == [NOT_N1] and term["matchExpressions"]
-
-
-def test_without_nodes_nothing_changes() -> None:
-    body: Json = {"spec": {"containers": []}}
-    assert avoid_nodes(body, []) == body

@@ -28,15 +28,6 @@ def test_a_smaller_batch_of_the_same_global_size_is_the_first_choice() -> None:
     assert here.instance is None
 
 
-def test_the_batch_is_split_no_further_than_needed() -> None:
-    work = workload(batch_size=12, accumulation=1)
-    device = just_enough_for(replace(work, batch_size=6, accumulation=2))
-    assert changes_that_fit(work, device)[0].overrides == (
-        "training.batch_size=6",
-        "training.gradient_accumulation_steps=2",
-    )
-
-
 def test_bfloat16_comes_when_nothing_that_keeps_the_numbers_helps() -> None:
     work = workload(bfloat16=False, compiled=False, batch_size=1, recomputation=Recomputation.FULL)
     halved = replace(work, bfloat16=True)
@@ -94,14 +85,6 @@ def test_idle_neighbours_share_the_model_and_the_batch() -> None:
     assert way.instance is None
 
 
-def test_a_copy_on_each_device_becomes_a_shard_on_each() -> None:
-    work = workload(batch_size=1, recomputation=Recomputation.FULL)
-    copied = replace(work, layout=Layout(replicas=4, gradient_buckets=True))
-    sharded = replace(work, layout=Layout(shards=4, sharded=True))
-    way = changes_that_fit(copied, just_enough_for(sharded), devices=4)[0]
-    assert way.overrides == ("compute.strategy=fsdp",)
-
-
 def test_waiting_for_saves_comes_before_all_else_where_their_copy_is_too_much() -> None:
     behind = workload(on_gpu=False, compiled=False, staged=True)
     total = highest_memory_peak(replace(behind, staged=False)).parts.total
@@ -117,6 +100,3 @@ def test_a_copy_that_fits_is_kept_and_a_gpus_share_of_main_memory_counts() -> No
     assert not fits_device(behind, small)
     assert fits_device(replace(behind, staged=False), small)
     assert changes_that_fit(behind, small)[0].overrides == ("checkpointing.mode=sync",)
-    smaller = replace(behind, batch_size=4, accumulation=1)
-    split = changes_that_fit(smaller, just_enough_for(behind))[0]
-    assert split.overrides == ("training.batch_size=1", "training.gradient_accumulation_steps=4")

@@ -8,7 +8,6 @@ from trainyard.plan.cost import RentedMachines, default_mfu, estimate
 from trainyard.plan.device import gpu, gpu_of
 from trainyard.plan.flops import flops_per_token
 from trainyard.plan.instances import find_instance
-from trainyard.plan.workload import Layout
 
 HERE = RentedMachines(None, 1)
 
@@ -23,14 +22,6 @@ def test_time_is_operations_over_the_assumed_share_of_the_peak() -> None:
     assert result.flops == flops
     assert result.seconds == pytest.approx(flops / (0.5 * 989e12))
     assert result.usd == pytest.approx(flops / (0.5 * 989e12) / 3600 * 2 * 55.04)
-
-
-def test_eight_devices_take_the_time_of_one_for_eight_times_the_tokens() -> None:
-    training, device = TrainingConfig(max_steps=10), gpu("H100", 2**36)
-    one = estimate(training, workload(), device, rented=HERE, mfu=0.4)
-    eight = estimate(training, workload(layout=Layout(shards=4, replicas=2)), device, rented=HERE, mfu=0.4)
-    assert eight.tokens == 8 * (one.tokens or 0)
-    assert eight.seconds == pytest.approx(one.seconds)
 
 
 def test_what_is_not_known_is_none_and_never_zero() -> None:

@@ -104,15 +104,6 @@ def test_autocast_copies_the_weights_and_halves_the_products() -> None:
     assert activations.block_bytes(half) < activations.block_bytes(full)
 
 
-def test_a_workload_is_read_from_the_configuration() -> None:
-    work = training_workload(load("training_configuration"), on_gpu=True)
-    assert (work.batch_size, work.accumulation, work.sequence_length) == (4, 4, 2048)
-    assert (work.bfloat16, work.compiled, work.on_gpu) == (True, True, True)
-    changes = ("model.dtype=float32", "compute.compile=false", "compute.activation_checkpointing=full")
-    eager = training_workload(load("training_configuration", *changes), on_gpu=True)
-    assert (eager.bfloat16, eager.compiled, eager.recomputation) == (False, False, Recomputation.FULL)
-
-
 def test_the_layout_is_read_from_the_configuration_and_the_processes() -> None:
     def layout(*overrides: str) -> Layout:
         return training_workload(load("training_configuration", *overrides), on_gpu=True, processes=8).layout
@@ -190,9 +181,9 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
-    def work(*overrides: str, on_gpu: bool = False) -> TrainingWorkload:
+    def work(*overrides: str) -> TrainingWorkload:
         config = load("smoke", "compute.strategy=ddp", *overrides)
-        return training_workload(config, on_gpu=on_gpu, processes=2)
+        return training_workload(config, on_gpu=False, processes=2)
 
     waits, behind = work(), work("checkpointing.mode=async")
     total = 4 * count_parameters(waits.architecture).total
@@ -200,8 +191,4 @@ def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
     assert {moment.parts.staging for moment in memory_peaks_of(behind)} == {3 * total // 2}
     rounded = work("checkpointing.mode=async", "compute.gradient_compression=powersgd")
     assert at(rounded, "loss").staging == 3 * total // 2 + total, "what each process left out is its own"
-    gpu = work("checkpointing.mode=async", on_gpu=True)
-    assert at(gpu, "loss").staging == 0
-    assert (host_bytes(gpu), host_bytes(behind)) == (3 * total // 2, 0)
-    shards = ("compute.strategy=fsdp", "compute.cpu_offload=true")
-    assert host_bytes(work(*shards, on_gpu=True)) == 4 * (total // 2)
+    assert host_bytes(behind) == 0, "beside GPUs it is not the device's: test_main_memory.py"

@@ -315,15 +315,6 @@ def test_what_stands_before_it_hides_no_variable_of_a_dockerfile(line: str) -> N
     assert [(f.subject, f.value, f.line) for f in found] == [("NCCL_PROTO", "simple", 3 + line.count("\n"))]
 
 
-def test_a_file_of_assignments_is_read() -> None:
-    text = "# NCCL_PROTO=simple\nexport NCCL_PROTO='simple' # why\nNCCL_ALGO=Ring\nsource nonsense\n"
-    found = findings(text, "training.env")
-    assert [(f.subject, f.value, f.line) for f in found] == [
-        ("NCCL_PROTO", "simple", 2),
-        ("NCCL_ALGO", "Ring", 3),
-    ]
-
-
 def test_a_manifest_says_where_it_runs_and_the_caller_the_rest() -> None:
     unset = MANIFEST.replace(
         "nodeSelector: {node.kubernetes.io/instance-type: ml.p5.48xlarge}", "dnsPolicy: None"

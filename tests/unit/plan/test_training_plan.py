@@ -35,13 +35,6 @@ def test_the_parts_are_those_of_the_peak_and_add_up() -> None:
     assert data["device"]["usd_per_hour"] == 3 * 55.04
 
 
-def test_a_given_share_of_the_peak_replaces_the_assumed_one() -> None:
-    device, rented = cpu(cores=2, memory_bytes=2**35), RentedMachines(None, 1)
-    assumed = plan_training(load("smoke"), device, rented=rented).estimate
-    half = plan_training(load("smoke"), device, rented=rented, mfu=assumed.mfu / 2).estimate
-    assert half.seconds == 2 * (assumed.seconds or 0)
-
-
 def test_another_recipe_is_refused_with_a_way_to_measure_it() -> None:
     with pytest.raises(
         ConfigError, match=r"recipe: command cannot be planned: only the trainer of this repository"

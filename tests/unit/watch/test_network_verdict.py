@@ -219,30 +219,7 @@ def judge(logs: Sequence[Sequence[str]], expected: Expectation) -> NetworkVerdic
     return log.judge(expected)
 
 
-def with_more_channels(logs: Logs) -> Logs:
-    """Each channel a hundred times, with other numbers."""
-    return [
-        [
-            line.replace("Channel 00", f"Channel {number:02}").replace("Ring 00", f"Ring {number:02}")
-            for line in log
-            for number in range(100 if " via " in line else 1)
-        ]
-        for log in logs
-    ]
-
-
 NAMES = list(cases(VERSIONS["nccl 2.4"]))
-
-
-def test_channels_of_two_processes_in_one_log_are_each_counted_as_their_own() -> None:
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    case = cases(form)["direct"]
-    logs = with_more_channels([process(form, case, rank, 2) for rank in range(2)])
-    assert judge([[*logs[0], *logs[1]]], P5).verdict is Network.EFA_GPUDIRECT
-    silent = [line for line in logs[1] if " via " not in line]
-    assert judge([[*logs[0], *silent]], P5).verdict is Network.EFA_UNDETERMINED
-    sockets = [*logs[0], *process(form, cases(form)["sockets"], 1, 2)]
-    assert judge([sockets], P5).verdict is Network.TCP_FALLBACK
 
 
 @each_case("name", NAMES)

@@ -129,17 +129,6 @@ def test_a_condition_that_does_not_hold_ends_nothing(kind: str, status: str) -> 
     assert judge_job(seen(kind, raw, running())).state is State.RUNNING
 
 
-@pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod", "trainjob"])
-@pytest.mark.parametrize("says", ["succeeded", "failed"])
-def test_the_order_of_conditions_says_nothing(kind: str, says: str) -> None:
-    conditions = [condition("Created"), *SAYS[kind][says]["conditions"]]
-    found = {
-        judge_job(seen(kind, job(kind, conditions=list(order)))).state
-        for order in itertools.permutations(conditions)
-    }
-    assert found == {State.SUCCEEDED if says == "succeeded" else State.FAILED}
-
-
 @pytest.mark.parametrize("kind", ["pytorchjob", "hyperpod"])
 def test_a_job_that_says_both_has_not_succeeded(kind: str) -> None:
     ends = [condition("Succeeded"), condition("Completed"), condition("Failed")]
@@ -377,19 +366,6 @@ def test_pods_that_are_no_process_of_the_job_or_are_taken_down_are_no_restart(na
     state = judge_job(seen(kind, raw, pods, owned=owned), History(ran="taken down" in name))
     assert (state.state, state.restarts, state.pods.present) == (expected_state, 0, present)
     assert ("Its pods are ending" in state.reason) is ("taken down" in name)
-
-
-@pytest.mark.parametrize("kind", SAYS)
-def test_a_node_that_does_not_answer_is_named_before_its_pods_are_removed(kind: str) -> None:
-    """Kubernetes removes its pods after five minutes. A failed probe does not show a silent node."""
-    raw = job(kind, **SAYS[kind]["running"])
-    state = judge_job(seen(kind, raw, PODS["one is silent"]))
-    assert state.waiting is not None
-    assert (state.state, state.waiting.failure_class) == (State.RESTARTING, FailureClass.NODE_LOST)
-    assert state.reason == "job-1: its node gpu-0 does not answer"
-    assert "send it again" in state.waiting.fix
-    probed = judge_job(seen(kind, raw, PODS["one is not ready"]))
-    assert probed.waiting is None
 
 
 HEADS: dict[str, Callable[[float], Json]] = {
