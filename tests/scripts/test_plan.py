@@ -23,6 +23,22 @@ def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> Non
     assert "$" not in done.stdout
 
 
+def test_the_advice_of_a_plan_that_does_not_fit_fits(plan: Call) -> None:
+    def settings(overrides: list[str]) -> list[str]:
+        return [argument for override in overrides for argument in ("--set", override)]
+
+    refused = plan(LARGE, *settings(EAGER), "--instance-type", "g6.xlarge", "--json")
+    assert refused.returncode == 1
+    advice = json.loads(refused.stdout)["advice"]
+    assert advice
+    for way in advice:
+        load_config(LARGE, way["set"])
+        changed = settings([*EAGER, *way["set"]])
+        done = plan(LARGE, *changed, "--instance-type", way.get("instance_type", "g6.xlarge"), "--json")
+        assert done.returncode == 0, done.stdout
+        assert json.loads(done.stdout)["memory"]["peak_bytes"] == way["peak_bytes"]
+
+
 def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Call) -> None:
     line = (LARGE, "--instance-type", "p5.48xlarge", "--json", "--mfu")
     slow = json.loads(plan(*line, "0.2").stdout)["estimate"]

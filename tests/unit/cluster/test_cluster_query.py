@@ -11,6 +11,7 @@ request × fault ──> goes away: as without a fault
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,6 +204,13 @@ def outcomes_of(plain: Recorded, folder: Path, *options: str) -> tuple[Readiness
     for finding in verdict.findings:
         found.setdefault(finding.subject, []).append(finding)
     return verdict.state, found
+
+
+def test_retry_after_is_obeyed(plain: Recorded, tmp_path: Path) -> None:
+    plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 429, {"Retry-After": "1"}, times=1))
+    started = time.monotonic()
+    assert outcomes_of(plain, tmp_path)[0] is Readiness.READY
+    assert time.monotonic() - started >= 1.0
 
 
 def test_nodes_that_stay_broken_are_no_green(plain: Recorded, tmp_path: Path) -> None:
