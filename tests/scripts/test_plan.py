@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from tests.scripts.conftest import Call
 
+from trainyard.config.load import load_config
+
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+EAGER = ["model.dtype=float32", "compute.compile=false"]
 SMOKE, LARGE = CONFIGS / "smoke.yaml", CONFIGS / "training_configuration.yaml"
 
 
@@ -53,7 +56,9 @@ def test_another_share_of_the_peak_and_more_nodes_change_the_cost(plan: Call) ->
         (("--instance-type", "p5.48xlrge"), "did you mean p5.48xlarge?"),
         (("--set", "training.max_step=5"), "did you mean training.max_steps?"),
         (("--num-nodes", "0"), "'0' is not a whole number above 0"),
+        (("--num-nodes", "²"), "is not a whole number above 0"),
         (("--mfu", "40"), "'40' is not a share such as 0.4"),
+        (("--mfu", "nan"), "'nan' is not a share such as 0.4"),
         (("--set", "model.device=cuda:97"), "--instance-type"),
     ],
 )
