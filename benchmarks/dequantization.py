@@ -27,8 +27,8 @@ import numpy as np
 from trainyard.training.weights.native_dequantization import (
     NATIVE_TYPES,
     Instructions,
-    best_instructions,
     dequantize,
+    kernels,
 )
 
 ROW, ROWS = 4096, 2048
@@ -111,10 +111,10 @@ def main() -> int:
     parser.add_argument("--types", nargs="+", choices=NATIVE_TYPES, default=NATIVE_TYPES)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    best = best_instructions()
-    if best is None:
+    if (library := kernels()) is None:
         print("There is no native library: make native", file=sys.stderr)
         return 2
+    best = Instructions(library.trainyard_best_instructions())
     paths = sorted({Instructions.SCALAR, best}, reverse=True)
     if not args.json:
         print(f"{ROWS} rows of {ROW}; tile {TILE}; in place with tiles of {', '.join(map(str, TILES))} bytes")

@@ -164,7 +164,7 @@ def read_timeline(events: list[Any]) -> dict[str, int]:
 
 def planned(shape: Shape, device: str) -> dict[str, int]:
     """Return the planned bytes by `plan.device_memory`."""
-    from trainyard.plan.device_memory import highest_memory_peak, host_bytes, loss_backward, memory_peaks_of
+    from trainyard.plan.device_memory import highest_memory_peak, host_bytes, memory_peaks_of, rows_of_logits
     from trainyard.plan.workload import training_workload
 
     config = config_of(shape, Path(), device)
@@ -176,7 +176,7 @@ def planned(shape: Shape, device: str) -> dict[str, int]:
         "host": host_bytes(work),
         "peak": highest_memory_peak(work).parts.total,
         "resident": end.weights + end.moments,
-        "before_backward": loss.total - loss.staging - loss_backward(work),
+        "before_backward": loss.total - loss.staging - loss.logits // 2 - rows_of_logits(work),
         "at_optimizer": end.total - end.staging,
     }
 

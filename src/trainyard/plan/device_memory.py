@@ -118,11 +118,12 @@ def _at_loss(work: TrainingWorkload) -> MemoryParts:
         copies=_copies(work, copied),
         activations=work.tokens * (kept + activations.shared_bytes(work)),
         logits=2 * work.tokens * shape.vocab_size * work.compute_bytes,
-        workspace=_lasting_workspace(work) + _rows_of_logits(work),
+        workspace=_lasting_workspace(work) + rows_of_logits(work),
     )
 
 
-def _rows_of_logits(work: TrainingWorkload) -> int:
+def rows_of_logits(work: TrainingWorkload) -> int:
+    """Bytes of the two float32 copies of one chunk."""
     row = _FLOAT * work.architecture.vocab_size
     return 2 * row * min(work.tokens, max(1, LOSS_ROWS_BYTES[work.on_gpu] // row))
 

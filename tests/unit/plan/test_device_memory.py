@@ -49,7 +49,7 @@ def test_the_rows_of_logits_are_those_that_the_loss_takes() -> None:
     assert device_memory.LOSS_ROWS_BYTES == loss.ROWS_BYTES
     for on_gpu, limit in enumerate(loss.ROWS_BYTES):
         work = workload(on_gpu=bool(on_gpu))
-        rows = device_memory._rows_of_logits(work)
+        rows = device_memory.rows_of_logits(work)
         assert limit < rows <= 2 * limit
 
 
