@@ -185,9 +185,7 @@ def failed_run(path: Path) -> FailureEvidence:
         cause = ""
         with suppress(OSError):
             if not outcome and not is_alive(path):
-                cause = (
-                    "its trainer ended without an outcome: SIGKILL, no memory, a power cut or a lost machine"
-                )
+                cause = "its trainer ended without an outcome: SIGKILL, no memory, power cut or lost machine"
         facts = facts_of_run(run, code)
         return FailureEvidence(logs, facts, command=command, if_unknown=cause)
     fix = f"{failure.fix}: {command}" if failure.fix else command
