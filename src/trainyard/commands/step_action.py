@@ -155,12 +155,14 @@ def run_job(plan: Json, steps: StepRunner, chosen: list[Pipeline], *, is_finish:
 
 def finish_killed_run(pipeline: Pipeline, steps: StepRunner) -> int:
     """Store, prove and report the run of a step that was killed, once the trainer that is left has ended."""
+    if not (pipeline.run_dir / "run.json").is_file():
+        return ExitCode.INTERRUPTED
     until = time.monotonic() + _SAVING_SECONDS
     with describe_wait("the trainer, which saves a checkpoint", _SAVING_SECONDS):
-        while is_alive(pipeline.run_dir) and time.monotonic() < until:
+        while is_alive(pipeline.run_dir):
+            if time.monotonic() > until:
+                return ExitCode.INTERRUPTED
             time.sleep(0.2)
-    if not (pipeline.run_dir / "run.json").is_file() or is_alive(pipeline.run_dir):
-        return ExitCode.INTERRUPTED
     stopped = replace(pipeline, notice={**pipeline.notice, "job_status": os.environ.get("JOB_STATUS", "")})
     with steps:
         if stopped.stores_failed:

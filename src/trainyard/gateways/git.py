@@ -80,16 +80,19 @@ def untracked_modules(
     return found[0], found[1]
 
 
-def changed_modules(directory: Path, commit: str, modules: Mapping[str, str]) -> list[str]:
-    """Return the tracked ones of modules, digests by path, that had other contents than in a commit."""
+def changed_modules(directory: Path, commit: str, modules: Collection[tuple[str, str]]) -> list[str]:
+    """Return the tracked ones of modules, by path and digest, that had other contents than in a commit."""
     root, found = Path(_root(directory) or directory), []
-    differing = (_git(root, "diff", "--name-only", "--no-renames", "-z", commit) or "").split("\0")
-    for path, digest in sorted(modules.items()):
+    differing = _git(root, "diff", "--name-only", "--no-renames", "-z", commit)
+    for path, digest in sorted(modules):
         name = os.path.relpath(os.path.realpath(path), root)
-        if name in differing or _content(root / name) != digest:
+        if differing is None or name in differing.split("\0") or _content(root / name) != digest:
             then = _git(root, "show", f"{commit}:{name}")
-            found += [name] if then and hashlib.sha256(then.encode()).hexdigest() != digest else []
-    return found
+            if then is None or "\ufffd" in then:  # not tracked, or its bytes are no UTF-8
+                continue
+            contents = then.encode(), then.replace("\n", "\r\n").encode()  # as git checks it out
+            found += [name] if digest not in {hashlib.sha256(each).hexdigest() for each in contents} else []
+    return list(dict.fromkeys(found))
 
 
 def untracked_inputs(directory: Path, named: Sequence[Path], *, with_modules: bool = True) -> dict[str, str]:

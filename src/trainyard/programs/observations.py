@@ -128,8 +128,8 @@ class Observations:
 
     modules: dict[str, str] = field(default_factory=dict)
     """SHA-256 by absolute path of the files of the repository that were imported."""
-    edited: set[str] = field(default_factory=set)
-    """Those of them that may have been imported with other contents."""
+    certain: set[tuple[str, str]] = field(default_factory=set)
+    """Those that nobody can have edited since their import, of all processes."""
     unobserved: list[str] = field(default_factory=list)
     """Why Pythons of the program had no observer, a reason each."""
     reads: list[ReadFile | None] = field(default_factory=list)
@@ -162,7 +162,8 @@ class Observations:
                 files = facts["files"].items()
                 known = {path: sha for path, sha in files if isinstance(sha, str) and len(sha) == 64}
                 self.modules |= known if len(self.modules) < _MOST_MODULES else {}
-                self.edited |= set(map(str, facts.get("edited") or ()))
+                edited = facts["edited"] if isinstance(facts.get("edited"), list) else known
+                self.certain |= {(path, sha) for path, sha in known.items() if path not in edited}
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))

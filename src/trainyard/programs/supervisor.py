@@ -75,7 +75,7 @@ class ProgramRun:
     """Gives the Pythons that run below a process."""
     code_of_modules: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda _: None
     """Gives the facts about the code from the digests by path of the modules that were imported."""
-    changed_modules: Callable[[Mapping[str, str]], list[str]] = lambda _: []
+    changed_modules: Callable[[Collection[tuple[str, str]]], list[str]] = lambda _: []
     """Gives those of them that were imported with other contents than those of the commit."""
     found: ResumePoint | None = field(init=False)
     """The checkpoint that it resumes from."""
@@ -345,9 +345,8 @@ class ProgramRun:
             now = self.data()
         if now is not None and now.get("fingerprint") != run.get("data", {}).get("fingerprint"):
             changed.append("the data")
-        seen = self.rows.observations
-        known = {path: digest for path, digest in seen.modules.items() if path not in seen.edited}
-        return changed + [f"the code {name}" for name in self.changed_modules(known)]
+        modules = self.changed_modules(self.rows.observations.certain)
+        return changed + [f"the code {name}" for name in modules]
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -267,8 +267,25 @@ def test_a_module_is_changed_that_was_imported_with_other_contents_than_the_comm
     if commits:
         git(repository, "commit", "-q", "--allow-empty", "-am", "Edit")
     (repository / "new.py").write_text("")
-    imported = {str(module): hashlib.sha256(then.encode()).hexdigest(), str(repository / "new.py"): "0" * 64}
+    imported = {
+        (str(module), hashlib.sha256(then.encode()).hexdigest()),
+        (str(repository / "new.py"), "0" * 64),
+    }
     assert changed_modules(repository / "src", commit, imported) == ["src/a.py"] * (then != "a = 1\n")
+
+
+@pytest.mark.parametrize("then", [b"", b"a = 1\r\n", b"a = '\xe9'\n"])
+def test_a_module_of_any_bytes_is_not_changed_by_an_edit_after_its_import(
+    repository: Path, then: bytes
+) -> None:
+    module = repository / "src" / "a.py"
+    module.write_bytes(then)
+    git(repository, "commit", "-q", "-am", "Edit")
+    commit, imported = git(repository, "rev-parse", "HEAD"), (str(module), hashlib.sha256(then).hexdigest())
+    module.write_text("a = 2\n")
+    edited = (str(module), hashlib.sha256(b"a = 2\n").hexdigest())
+    assert changed_modules(repository, commit, {imported}) == []
+    assert changed_modules(repository, commit, {imported, edited}) == ["src/a.py"] * (b"\xe9" not in then)
 
 
 @pytest.mark.parametrize("ignored", [True, False])

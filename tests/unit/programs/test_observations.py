@@ -3,10 +3,12 @@
 import ast
 import importlib.util
 import json
-import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.cases import each_case
 
 from trainyard.programs.observations import OBSERVER, Observations, RunningPython, last_traceback
@@ -291,18 +293,32 @@ def test_the_cause_of_an_exception_and_its_code_are_reported(name: str) -> None:
     assert (found, texts) == (first if cause else last, [cause, code])
 
 
-def test_a_module_is_certain_that_was_not_edited_since_the_last_look_without_it(tmp_path: Path) -> None:
-    observer, path = object.__new__(observer_module().Observer), tmp_path / "train.py"
+def test_a_module_is_certain_that_was_not_edited_since_its_import_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, path = object.__new__(observer_module().Observer), tmp_path / "helper.py"
     path.write_text("")
+    edited_at = path.stat().st_mtime
+    monkeypatch.setitem(sys.modules, "helper", SimpleNamespace(__file__=str(path)))
     told: list[dict[str, Any]] = []
-    for moment, edited in ((999.0, []), (1001.0, [str(path)])):
-        known = {"_modules": {}, "_edited": [], "_noted": set(), "_looked": 1000.0, "_main_file": str(path)}
-        known |= {"_root": str(tmp_path), "_rank": lambda: 0, "report": lambda _, **facts: told.append(facts)}
-        vars(observer).update(known)
-        os.utime(path, (moment, moment))
+    for moment, edited in ((edited_at + 1, []), (edited_at - 1, [str(path)])):
+        known = {"_modules": {}, "_edited": [], "_noted": set(), "_sought": {"helper": moment}, "_began": 0.0}
+        known |= {"_main_file": "", "_root": str(tmp_path), "_rank": lambda: 0}
+        vars(observer).update(known, report=lambda _, **facts: told.append(facts))
         observer._note_modules()
         assert (told[-1]["files"].keys(), told[-1]["edited"]) == ({str(path)}, edited)
-        assert observer._looked > 1000
+
+
+def test_a_file_that_stays_open_costs_few_descriptors(tmp_path: Path) -> None:
+    observer = object.__new__(observer_module().Observer)
+    vars(observer).update(_open=[], report=lambda _, **facts: None)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with (tmp_path / "features.pt").open("wb") as file:
+        for _ in range(400):
+            observer._note_save("torch.save", file, 0, {})
+        assert len([*Path("/proc/self/fd").iterdir()]) < before + 150
+    observer._report_closed()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_training_of_a_second_has_rows_up_to_its_end() -> None:

@@ -190,7 +190,8 @@ def _layout(path: Path, file: IO[bytes], size: int) -> tuple[list[_Range], list[
     begins = file.read(len(ARCHIVE_BEGINS))
     if path.suffix == ".safetensors":
         return *_safetensors(path, file, size), None
-    if begins == ARCHIVE_BEGINS:  # its name may have any ending
+    # Its name may have any ending; of others an unfinished zip is none.
+    if begins == ARCHIVE_BEGINS and (path.suffix in ARCHIVES or zipfile.is_zipfile(file)):
         ranges = list(_members(path, file))
         tensors = _tensors_of_pickle(file, ranges)
         is_of_torch = any(each.name.endswith("/data.pkl") for each in ranges)

@@ -135,18 +135,18 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root + os.sep) and not is_installed
 
 
-def imported_files(main: str, root: str) -> Iterator[str]:
-    """Yield the files in `root` that were imported, and that of the main module."""
-    paths = [main]
-    for module in list(sys.modules.values()):
+def imported_files(main: str, root: str) -> Iterator[tuple[str, str]]:
+    """Yield the files in `root` that were imported with their modules, and that of the main module."""
+    paths: list[tuple[Any, str]] = [(main, "")]
+    for name, module in list(sys.modules.items()):
         try:  # the attributes of a lazy module would import it
-            paths.append(object.__getattribute__(module, "__dict__").get("__file__"))
+            paths.append((object.__getattribute__(module, "__dict__").get("__file__"), name))
         except Exception:
             continue
-    for path in paths:
+    for path, name in paths:
         path = os.path.abspath(path) if isinstance(path, str) else ""
         if is_below(path, root) and os.path.isfile(path):
-            yield path
+            yield path, name
 
 
 def resolve(torch: Any, name: str) -> Any:
@@ -619,7 +619,8 @@ class Observer:
         }
         self._modules: dict[str, str] = {}  # path -> SHA-256; a forked process has the code of its parent
         self._edited: list[str] = []  # those that may have been edited between import and look
-        self._imported, self._looked = 0, time.time()  # how many modules there were at the last look
+        self._sought: dict[str, float] = {}  # when the import of a module began
+        self._imported = 0  # how many modules there were at the last look
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -695,6 +696,7 @@ class Observer:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Find a module as the others of `sys.meta_path` do; call its hook once it is imported."""
+        self._sought.setdefault(name, time.time())
         if name not in self.hooks:
             return None
         others = [each.find_spec for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
@@ -904,10 +906,10 @@ class Observer:
                 if known != "":
                     place["weights"] = known or "unknown"
                 is_packed = hasattr(where, "write") and not hasattr(where, "raw")
-                is_old = (
-                    owner.__name__ == "joblib.numpy_pickle" or "_use_new_zipfile_serialization" in options
-                )
-                if (is_packed or is_old) and quietly(has_nan)(thing):
+                is_old = options.get("_use_new_zipfile_serialization") is False
+                if owner.__name__ != "joblib.numpy_pickle":  # a shard of others would wait for its group
+                    thing = self._weights._tensors_in(thing) if is_packed or is_old else None
+                if quietly(has_nan)(thing):
                     place["nan"] = True  # nobody can read it in the file
                 if result is not NotImplemented:
                     self._note_save(call, where, began, place)
@@ -1189,8 +1191,6 @@ class Observer:
         if self._imported != len(sys.modules):
             self._imported = len(sys.modules)
             quietly(self._note_modules)()
-        else:
-            self._looked = time.time()
         if self._open:
             self._report_closed()
 
@@ -1269,13 +1269,15 @@ class Observer:
 
         Orbax renames its folder when all is written.
         """
+        if len(self._open) >= MOST_PENDING and hasattr(where, "write"):
+            return
         archive = getattr(where, "_zipfile", None)  # that of a member
         path_of = quietly(follow)(archive.fp if archive else where)
         if "Checkpointer" in call:
             path_of = lambda: os.path.exists(where) and where  # noqa: E731
         if path_of is None:
             self._report_save(call, where, began, place)
-        elif len(self._open) < MOST_PENDING:
+        else:
             self._open.append((path_of, call, began, place))
             self._report_closed()
 
@@ -1312,12 +1314,12 @@ class Observer:
         """Report the code of the repository that was imported, with its SHA-256 of soon after its import."""
         from hashlib import sha256
 
-        looked, self._looked = self._looked, time.time()
-        paths = set() if self._rank() else set(imported_files(self._main_file, self._root))
-        for path in paths - self._modules.keys():
+        names = {} if self._rank() else dict(imported_files(self._main_file, self._root))
+        for path in names.keys() - self._modules.keys():
             with open(path, "rb") as file:
-                self._modules[path] = sha256(file.read()).hexdigest()
-                self._edited += [path] if os.fstat(file.fileno()).st_mtime > looked else []
+                self._modules[path], facts = sha256(file.read()).hexdigest(), os.fstat(file.fileno())
+            sought = self._sought.get(names[path], self._began)
+            self._edited += [path] if max(facts.st_mtime, facts.st_ctime) > sought else []
         found = {path: sha for path, sha in self._modules.items() if path not in self._noted}
         if reports and found:
             self.report("modules", files=found, edited=self._edited)
