@@ -256,7 +256,7 @@ PLANTS: dict[str, Plant] = {
     "efa odd one out": each_gpu_node(amounts(EFA, "2"), 1),
     "few efa everywhere": each_gpu_node(amounts(EFA, "2")),
     "more efa than the type has": each_gpu_node(amounts(EFA, "64")),
-    "more efa on a spare": both(other_node, each_gpu_node(amounts(EFA, "64"), 1)),
+    "more efa on a spare": both(other_node, each_gpu_node(amounts(EFA, "33"), 1)),
     "cordoned": each_gpu_node(cordon, 1),
     "tainted": each_gpu_node(taint("reserved"), 1),
     "xid": each_gpu_node(condition("GpuProblem", "True", "XidCriticalError"), 1),
@@ -325,7 +325,7 @@ no efa where it is slow anyway | efa warning | no vpc.amazonaws.com/efa | launch
 efa odd one out | efa warning | 2 EFA interfaces … peers | slowest | not=bottlerocket,dra
 few efa everywhere | efa warning | 2 of | launch template | not=bottlerocket,dra
 more efa than the type has | efa | 64 EFA interfaces, and | one EFA device plugin | not=dra
-more efa on a spare | efa warning | 64 EFA interfaces, and | one EFA device plugin | not=dra
+more efa on a spare | efa warning | 33 EFA interfaces, and | one EFA device plugin | not=dra
 cordoned | node-health | cordoned | kubectl uncordon | also=capacity ; not=dra
 tainted | node-health | tainted reserved=x:NoSchedule | --tolerate reserved | also=capacity ; not=dra
 xid | node-health | XidCriticalError | replaced | also=capacity ; not=dra

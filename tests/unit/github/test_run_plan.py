@@ -258,3 +258,10 @@ def test_a_container_is_an_image_or_what_github_takes(smoke: Config, text: str, 
 def test_a_hosted_machine_has_less_time(smoke: Config) -> None:
     hosted = STORE | {"TRAINYARD_RUNNER_LABELS": '["ubuntu-24.04"]'}
     assert (plan_run(smoke).job_minutes, plan_run(smoke, variables=hosted).job_minutes) == (480, 355)
+
+
+def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Config) -> None:
+    outputs = plan_run(smoke, FIRST.next(step=9), resume=MANIFEST).job_plan()
+    assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
+    assert outputs["reason"] == "the time limit of a job"
+    assert outputs["run_dir"] == "runs/gh-4711"

@@ -102,3 +102,10 @@ def test_an_invalid_store_is_refused(url: str) -> None:
 )
 def test_a_secret_goes_to_the_environments_that_read_it(text: str, places: list[str]) -> None:
     assert variables.parse_secret(text) == tuple((place, text.rpartition("/")[2]) for place in places)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://ml-runs", "s3://ml-runs/phase2/", "file:///mnt/storage/store", "file:///a b"]
+)
+def test_a_valid_store_is_accepted(url: str) -> None:
+    assert variables.parse_store(url) == url.rstrip("/")

@@ -358,3 +358,12 @@ def test_packages_that_compile_when_they_run_get_a_base_with_a_compiler(
 def test_a_base_with_efa_stays_one() -> None:
     for text in (f"FROM {DLC}\nRUN pip install torch==2.6.0\nUSER 1\n", f"FROM {DLC}\nUSER 1\n"):
         assert choose_base(declared(text), efa=True)[0] == DLC
+
+
+def test_the_locks_of_this_repository_hold_no_conflict() -> None:
+    base = CLEAN.replace("3.11", "3.12")
+    for kind in ("training", "megatron", "verl"):
+        text = (ROOT / f"requirements-{kind}.txt").read_text()
+        assert [f for f in findings(base, text) if f.severity == "error"] == []
+        torch = declared(base, text).torch
+        assert torch and torch.version[:2] in TORCH, "the table has no row for the torch of the lock"

@@ -1,11 +1,13 @@
 """Reading a Dockerfile: lines, stages, arguments, and what is not a Dockerfile."""
 
+from pathlib import Path
+
 import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.image.context.copied_files import locks_of
-from trainyard.image.context.dockerfile import Dockerfile, expand, parse_dockerfile
+from trainyard.image.context.dockerfile import Dockerfile, expand, pairs_of, parse_dockerfile
 
 
 def final_base(parsed: Dockerfile) -> str:
@@ -86,6 +88,16 @@ def test_an_image_that_is_only_read_from_is_a_base_too(line: str, expected: list
     assert len(parsed.bases) == 2 + len(expected) + (PINNED in line)
 
 
+def test_both_forms_of_env() -> None:
+    for line, expected in (
+        ("ENV A=1 B=2", {"A": "1", "B": "2"}),
+        ('ENV A="x y" B=2', {"A": "x y", "B": "2"}),
+        ("ENV A some words", {"A": "some words"}),
+        ("ENV A\tsome words", {"A": "some words"}),
+    ):
+        assert pairs_of(line.removeprefix("ENV ")) == expected
+
+
 def test_what_is_no_dockerfile_is_refused_with_its_line() -> None:
     for text, says in (
         ("", "no FROM"),
@@ -114,6 +126,13 @@ def test_the_locks_of_an_image_are_those_that_it_copies_and_installs() -> None:
         "RUN pip install -r requirements-here.txt -r /requirements-other.txt\n"
     )
     assert locks_of(parse_dockerfile(text, "D")) == ("requirements-training.txt", "requirements-verl.txt")
+
+
+def test_the_locks_of_our_own_images_are_found() -> None:
+    images = {"fsdp": ["training"], "verl": ["verl"], "megatron": ["training", "megatron"]}
+    for kind, own in images.items():
+        text = (Path(__file__).resolve().parents[3] / "docker" / kind / "Dockerfile").read_text()
+        assert locks_of(parse_dockerfile(text, "D")) == tuple(f"requirements-{one}.txt" for one in own)
 
 
 def test_a_base_without_a_value_stays_as_written() -> None:

@@ -1,6 +1,7 @@
 """The records that a run must have in its store, and the files on disk that count as compared."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -133,3 +134,13 @@ def test_objects_beside_the_list_are_named_also_where_it_calls_them_leftovers(
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
     change_manifest(folder, lambda found: replace(found, unlisted_objects=(key,)))
     assert look(store).problems == (f"{key}: extra, the manifest does not list it",)
+
+
+def test_only_what_was_read_is_called_equal_on_disk(store: Store, run: RunDirectory) -> None:
+    assert look(store, run).compared == "SHA-256 equal on disk, in the store and in the manifest"
+    shutil.rmtree(run.checkpoint(100))
+    assert look(store, run).compared.endswith("(1 of the checkpoints are no longer on disk)")
+    (run.checkpoint(200) / "manifest.json").unlink()
+    found = look(store, run)
+    assert not found.ok
+    assert "manifest.json is missing" in found.problems[0]

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from trainyard.artifacts.restore.restore import plan_restore, restore
 from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.layout import signature_key
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.run_following import Patience, follow_run
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.errors import ConfigError, VerificationError
 from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.gateways.model_signing import KEY, PASSWORD, KeyVerifier, signer_from
 from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.identity import write_outcome
 
 MANIFEST = "manifests/run-1-manifest.json"
 
@@ -223,3 +226,19 @@ def test_what_is_no_key_is_refused_and_never_shown(tmp_path: Path) -> None:
     for text in (pem_of(elliptic), mistakes["locked"]):
         with pytest.raises(ConfigError, match=PASSWORD):
             signer_from({KEY: text, PASSWORD: "mistyped"})
+
+
+def test_every_manifest_of_a_followed_run_is_signed(
+    store: Store, folder: Path, pair: Pair, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.artifacts.upload.run_following._SETTLE_SECONDS", 0.2)
+    run, stop = make_run(), threading.Event()
+    stop.set()
+    signer = signer_from({KEY: pair.secret})
+    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
+    assert problems(store, pair.public) == ()
+    write_outcome(run.run_file, {"status": "succeeded"})
+    follow_run(store, run, 1, stop=stop, patience=Patience(poll_seconds=0.01), signer=signer)
+    assert problems(store, pair.public) == ()
+    manifests = {sha256_of_file(path) for path in (folder / "manifests").iterdir()}
+    assert {p.name.partition(".")[0] for p in (folder / "signatures/run-1").iterdir()} == manifests

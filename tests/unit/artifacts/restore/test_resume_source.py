@@ -192,3 +192,23 @@ def test_what_needs_no_store_asks_none(store: Store, tmp_path: Path, resume: str
 
     asked = wanted(tmp_path / NAME, store, segment=1, may_fetch=False, resume=resume)
     assert fetch_resume_source(asked, never).resume == told
+
+
+def test_a_damaged_local_checkpoint_does_not_count(stored: RunDirectory, store: Store) -> None:
+    damaged(stored.checkpoint(200))
+    found = fetch_resume_source(wanted(stored.path, store), open_store)
+    assert found.reason.startswith(f"run 1 → {stored.path}: ")
+    assert stored.checkpoint_steps() == [200]
+    assert RunDirectory(stored.path.with_name(f"{NAME}.until-100")).checkpoint_steps() == [100, 200]
+    assert fetch_resume_source(wanted(stored.path, store), open_store).reason == f"step 200 in {stored.path}"
+
+
+def test_a_second_attempt_goes_on_with_its_own_run_and_not_with_the_parent(
+    stored: RunDirectory, store: Store, make_run: Any, tmp_path: Path
+) -> None:
+    sync_run(store, make_run("gh-5", steps=(7,)), 5)
+    address = f"{store.url}/manifests/run-1-manifest.json"
+    path = tmp_path / "new" / "gh-5"
+    again = ResumeRequest(RunDirectory(path), "run-gh-5", address, store.url, 5, segment=1, may_fetch=True)
+    assert fetch_resume_source(again, open_store).resume == "auto"
+    assert RunDirectory(path).checkpoint_steps() == [7]

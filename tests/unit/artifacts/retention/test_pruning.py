@@ -1,6 +1,7 @@
 """Retention: the objects that stay, the order of removal, and that the rest verifies at any time."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -416,3 +417,41 @@ def test_a_checkpoint_whose_step_is_not_known_is_never_removed(store: Store, tmp
     for rules in (RetentionRules(keep_last=1), RetentionRules(keep_every=1000), RetentionRules(max_age=0.0)):
         [plan] = plan_pruning(store, runs_in_question(store, None), rules)
         assert (plan.problem, plan.removals) == ("", [])
+
+
+def test_the_newest_that_verifies_stays_though_newer_ones_are_broken(
+    store: Store, run: RunDirectory, folder: Path
+) -> None:
+    (folder / "run-1/checkpoint-500/.metadata").write_bytes(os.urandom(100))
+    reasons = kept(store, RetentionRules(keep_last=1))
+    assert reasons == {500: "one of the last 1", 400: "the newest that verifies"}
+    for step in STEPS:
+        (folder / f"run-1/checkpoint-{step}/.metadata").unlink(missing_ok=True)
+    [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
+    assert (plan.problem, plan.removals) == ("no checkpoint of it verifies", [])
+
+
+def test_a_sync_that_retention_was_faster_than_leaves_a_note_and_goes_on(
+    store: Store, followed: RunDirectory, folder: Path, make_run: Any
+) -> None:
+    make_run(steps=(400,))
+
+    class Overtaken(LocalStore):
+        def put_new(self, key: str, content: bytes, **rest: Any) -> bool:
+            if key == "manifests/run-1-open-4.json":
+                assert apply(store, ALL_STAY) == []
+                assert records_in(folder) == ["records-3", "records-4"]
+            return super().put_new(key, content, **rest)
+
+    with pytest.raises(RunConflictError):
+        RunningRun(Overtaken(folder), followed, 1).store_newest()
+    found = verify_run(store, 1, depth=Depth.FULL, run_directory=None)
+    assert found.ok, found.problems
+    assert (
+        "run-1/records-4/run.json: was being sent when the run was last seen; not listed yet" in found.notes
+    )
+    assert RunningRun(store, followed, 1).store_newest() is not None
+    assert ok(store, followed)
+    assert apply(store, ALL_STAY) == []
+    assert records_in(folder) == ["records-5"]
+    assert ok(store, followed)

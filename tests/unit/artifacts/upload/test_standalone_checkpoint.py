@@ -201,3 +201,25 @@ def test_a_file_that_cannot_be_stored_does_not_stop_the_caller(
 ) -> None:
     assert not standalone_checkpoint.store_file(store, tmp_path / "none", "k", {})
     assert "was not stored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500.pt", 500),
+        ("model_step_500.safetensors", 500),
+        ("epoch=1-step=500.ckpt", 500),
+        ("model-7b.pt", None),
+        ("checkpoints/model.pt", None),
+    ],
+)
+def test_a_name_that_tells_the_step_decides_the_key(
+    store: Store, folder: Path, tmp_path: Path, metrics: Path, name: str, step: int | None
+) -> None:
+    path = tmp_path / "loose" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"weights")
+    sync(store, path, metrics)
+    middle = "checkpoint" if step is None else f"checkpoint-{step}"
+    assert (folder / "run-42" / middle / path.name).is_file()
+    assert verify_run(store, 42, depth=Depth.FULL).ok

@@ -377,3 +377,14 @@ def test_a_sync_that_is_killed_at_any_moment_marks_nothing_falsely_and_goes_on(
         kills += died != 0
     assert kills >= 4
     assert found.ok
+
+
+def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> None:
+    silent = SilentStore(folder)
+    run = make_run()
+    assert sync_run(silent, run, 1).problems == ()
+    assert verify_run(silent, 1, depth=Depth.LISTING).ok
+    flip(folder / "run-1/checkpoint-200/__0_0.distcp")
+    found = verify_run(silent, 1, depth=Depth.LISTING).problems
+    assert len(found) == 1
+    assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")

@@ -272,3 +272,11 @@ def test_a_sample_finds_what_it_draws(folder: Path, make_run: Any, monkeypatch: 
         monkeypatch.setattr(comparison, "SystemRandom", lambda seed=seed: Random(seed))
         verdicts.add(verify_run(store, 1, depth=Depth.SAMPLE).ok)
     assert verdicts == {True, False}
+
+
+def test_a_byte_flipped_on_disk(store: Store, run: RunDirectory) -> None:
+    path = run.checkpoint(200) / ".metadata"
+    path.write_bytes(os.urandom(100))
+    assert problems(store) == ()
+    assert len(problems(store, run)) == 1
+    assert "checkpoint-200/.metadata: SHA-256" in problems(store, run)[0]
