@@ -55,7 +55,8 @@ def find_schema_problems(value: Any, kind: str = ROOT, path: str = "") -> Iterat
     elif kind in pod_fields():
         yield from _find_in_object(value, kind, path)
     elif not _is_a(value, kind):
-        words = kind.removeprefix("=").replace("|", ", ") if kind.startswith("=") else _words(kind)
+        words = " or ".join(_WORDS.get(each, each) for each in kind.split("|"))
+        words = kind.removeprefix("=").replace("|", ", ") if kind.startswith("=") else words
         yield path, f"expected {words}, got {show_value(value)}"
 
 
@@ -105,10 +106,6 @@ def _is_a(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return any(isinstance(value, _TYPES[each]) for each in kind.split("|"))
-
-
-def _words(kind: str) -> str:
-    return " or ".join(_WORDS[each] for each in kind.split("|"))
 
 
 def list_fields(value: Any, kind: str = ROOT, path: str = "") -> Iterator[tuple[str, str]]:

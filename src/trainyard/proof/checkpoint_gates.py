@@ -45,7 +45,8 @@ def require_learned(store: "Store", checkpoint: Checkpoint, required: Collection
             )
         return
     settings = settings_of_config(_read_record(store, manifest, "config.yaml"))
-    rows, events = (_read_lines(store, manifest, name) for name in ("metrics.jsonl", "events.jsonl"))
+    texts = (_read_record(store, manifest, name) for name in ("metrics.jsonl", "events.jsonl"))
+    rows, events = ([*map(parse_json_line, text.splitlines())] for text in texts)
     saved = {"step": checkpoint.step, "manifest_sha256": checkpoint.digest}
     run = {**manifest.provenance, "outcome": {**manifest.outcome, "checkpoint": saved}}
     is_last = checkpoint.step == manifest.outcome.get("steps")
@@ -97,10 +98,6 @@ def _read_record(store: "Store", manifest: "RunManifest", name: str) -> bytes:
             f"--store {shlex.quote(store.url)} --run-number {manifest.run_number} lists what is damaged."
         )
     return content
-
-
-def _read_lines(store: "Store", manifest: "RunManifest", name: str) -> list[dict[str, Any] | None]:
-    return [parse_json_line(line) for line in _read_record(store, manifest, name).splitlines()]
 
 
 def _verified_evaluations(store: "Store", manifest: "RunManifest") -> list[dict[str, Any] | None]:

@@ -128,7 +128,8 @@ def comparison_report(runs: Sequence[RunFacts], last_green: RunFacts | None = No
     settings = "" if compared.changes is None else "The configurations are the same."
     if compared.changes:
         settings = f"Settings that differ:\n\n{setting_table(compared.changes, compared.labels)}"
-    sides = (f"{title} ({_commit(run)})" for title, run in zip(titles, runs, strict=True))
+    commits = (f"`{escape_markdown(run.commit[:7])}`" if run.commit else "unknown commit" for run in runs)
+    sides = (f"{title} ({commit})" for title, commit in zip(titles, commits, strict=True))
     parts = [
         f"### Compared: {' → '.join(sides)}",
         "\n".join(f"| {' | '.join(line)} |" for line in lines) if lines[2:] else "No run has a figure yet.",
@@ -179,10 +180,6 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], if_n
         "  " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
         for line in lines
     ]
-
-
-def _commit(run: RunFacts) -> str:
-    return f"`{escape_markdown(run.commit[:7])}`" if run.commit else "unknown commit"
 
 
 def _change(before: float | None, after: float | None) -> str:
