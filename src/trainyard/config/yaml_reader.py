@@ -171,7 +171,8 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
         raise DamagedFileError(error.at(name)) from None
 
 
-class _CoreDumper(yaml.SafeDumper):
+# The emitter in C takes a quarter of the time of that in Python. It escapes emoji; the rest is the same text.
+class _CoreDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes text that YAML 1.1 or the core schema would take for something else; repeats no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the name is the base class's
@@ -181,7 +182,10 @@ class _CoreDumper(yaml.SafeDumper):
         """Write lines as a block. Escape what does not print: YAML would read some of it as a line break."""
         is_printable = data.replace("\n", "").isprintable()
         style = "|" if "\n" in data else None
-        return self.represent_scalar(_PREFIX + "str", data, style=style if is_printable else '"')
+        node: yaml.ScalarNode = self.represent_scalar(
+            _PREFIX + "str", data, style=style if is_printable else '"'
+        )
+        return node
 
 
 _CoreDumper.add_representer(str, _CoreDumper.represent_str)

@@ -5,12 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.load import dump_yaml, load_config
+from trainyard.config.load import load_config
 from trainyard.config.schema import Config
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import any_program
 from trainyard.plan.instances import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,18 +24,6 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
 NODES = (1, 2, 4, 16, 128)
 EACH_SHAPE = [*{(known.gpus, known.efa, known.rdma): known for known in CATALOGUE}.values()]
 """One instance type for each number of GPUs and kind and number of network interfaces that types have."""
-_YAML: dict[str, str] = {}
-
-
-def _dump_once(config: Config) -> str:
-    """The YAML of a configuration, which takes more than half of the time of a plan."""
-    key = repr(config.to_plain())
-    if key not in _YAML:
-        _YAML[key] = dump_yaml(config)
-    return _YAML[key]
-
-
-any_program.dump_yaml = _dump_once  # type: ignore[attr-defined]
 
 
 @cache
