@@ -1,16 +1,21 @@
-"""Inputs of a program by hash: the lock of its packages, and its data before and after the run."""
+"""Inputs of a program: the lock of its packages, the packages that it imported, and its data by hash."""
 
 import glob
 import hashlib
+import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
@@ -88,6 +93,56 @@ def lock_fault(lock: Path) -> str:
             if not found.url and not any(exact):
                 return f"leaves the version of {words} open"
     return "names no package" if is_empty else ""
+
+
+def imported_versions(installed: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the version by canonical name of each package that has one of the modules in `installed`.
+
+    Those are paths without an ending, by the folder of the packages: `google/protobuf` in `site-packages`.
+    """
+    found = {}
+    for folder, modules in installed.items():
+        for each in metadata.distributions(path=[folder]):
+            listed = each.read_text("RECORD") or each.read_text("top_level.txt") or ""
+            files = set(re.findall(r"^(([^/.,\n]+)(?:/[^/.,\n]+)?)", listed, flags=re.MULTILINE))
+            if each.name and not {*modules}.isdisjoint(path for pair in files for path in pair):
+                found[canonicalize_name(each.name)] = each.version
+    return dict(sorted(found.items()))
+
+
+def other_versions(lock: Path, imported: Mapping[str, str]) -> list[str]:
+    """Return which of the imported packages have another version than the lock pins.
+
+    A lock of conda or pixi has names of its own and is not compared.
+    """
+    pins: dict[str, list[str]] = {}
+    with suppress(ValueError, TypeError, AttributeError, KeyError):  # what it pins is not known
+        for name, exact in _pins(lock):
+            pins.setdefault(canonicalize_name(name), []).append(exact)
+    found = []
+    for name in imported.keys() & pins.keys():
+        with suppress(InvalidSpecifier):
+            # A lock for several machines may pin several versions.
+            if not any(SpecifierSet(pin).contains(imported[name], prereleases=True) for pin in pins[name]):
+                found.append(f"{name} {imported[name]}, not {' or '.join(pins[name]).replace('=', '')}")
+    return sorted(found)
+
+
+def _pins(lock: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and specifier of each package that a lock pins."""
+    if lock.name == "Pipfile.lock":
+        content = json.loads(lock.read_bytes())
+        for name, facts in (content["default"] | content["develop"]).items():
+            yield name, facts.get("version", "")
+    elif (lock.suffix == ".lock" and lock.name in _PINNED) or lock.suffix == ".toml":
+        content = tomllib.loads(lock.read_text("utf-8"))
+        for facts in content.get("package") or content["packages"]:
+            yield facts["name"], f"=={facts['version']}" if "version" in facts else ""
+    elif lock.name not in _PINNED and lock.suffix not in (".yml", ".yaml"):
+        for words in _requirements(lock, frozenset()):
+            with suppress(InvalidRequirement):
+                wanted = Requirement(words)
+                yield wanted.name, str(wanted.specifier)
 
 
 def _requirements(lock: Path, included_by: frozenset[Path]) -> Iterator[str]:

@@ -101,6 +101,8 @@ class _Process:
     """The steps after which the training of another model began."""
     is_partial: bool = False
     """Whether it made steps that were only counted: their losses were not seen."""
+    installed: dict[str, set[str]] = field(default_factory=dict)
+    """The modules that it imported from packages, by the folder of these."""
     began_at: int = 0
     began: float = 0.0
     """When it was started or forked, in Unix seconds, as of the next."""
@@ -164,6 +166,8 @@ class Observations:
                 self.modules |= known if len(self.modules) < _MOST_MODULES else {}
                 edited = facts["edited"] if isinstance(facts.get("edited"), list) else known
                 self.certain |= {(path, sha) for path, sha in known.items() if path not in edited}
+                places = facts["installed"] if isinstance(facts.get("installed"), dict) else {}
+                process.installed = {_text(place): set(names) for place, names in places.items()}
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
@@ -253,6 +257,14 @@ class Observations:
         known = [each.excerpts for each in self._leaders if each.excerpts is not None]
         pairs = tuple(pair for some in known for pair in some)
         return pairs[:: len(pairs) // _MOST_EXCERPTS + 1] if known else None
+
+    @property
+    def installed(self) -> dict[str, set[str]]:
+        """The modules that the training imported from packages, by the folder of these."""
+        found: dict[str, set[str]] = {}
+        for place, names in (pair for each in self._leaders for pair in each.installed.items()):
+            found[place] = found.get(place, set()) | names
+        return found
 
     @property
     def machine(self) -> dict[str, Any]:

@@ -14,7 +14,8 @@ write the file, and so does the observer, whose lines have `"source": "observed"
     {"event": "row", "step": 7, "loss": 2.5, "learning_rate": 0.1, "accumulated": 4}
     {"event": "saved", "step": 7, "path": "/out/ckpt.pt", "call": "torch.save",
      "files": {NAME: [size, mtime_ns, device, inode]}, "weights": "trained"}
-    {"event": "modules", "files": {"/repository/model.py": SHA256}, "edited": [PATH, …]}
+    {"event": "modules", "files": {"/repository/model.py": SHA256}, "edited": [PATH, …],
+     "installed": {"/venv/lib/python3.11/site-packages": ["torch", "google/protobuf", …]}}
     {"event": "exception", "type": "ValueError", "message": "…", "place": "train.py:12"}  ended an interpreter
     {"event": "read", "path": "/out/ckpt.pt"}  torch.load, before the second step; "" for another than a path
     {"event": "anew"}  the steps until now were undone: the next one is the first

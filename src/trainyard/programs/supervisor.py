@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.config.load import config_sha256, dump_yaml
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
-from trainyard.programs.inputs import read_data
+from trainyard.programs.inputs import imported_versions, other_versions, read_data
 from trainyard.programs.metric_rows import MetricRows, add_missing_rows
 from trainyard.programs.node_exit_codes import forget_ends, wait_for_ends, write_end
 from trainyard.programs.observations import ProgramError, RunningPython, last_traceback
@@ -84,6 +84,8 @@ class ProgramRun:
     _started: float = field(init=False)
     _last_search: float = 0.0
     _last_check: float = 0.0
+    _has_compared: bool = False
+    """Whether the imported packages were compared with the lock."""
     _pid: int = 0
     _output_began: int = 0
     _earlier_sources: Mapping[str, str] = field(default_factory=dict)
@@ -185,6 +187,10 @@ class ProgramRun:
         self._last_check = time.monotonic()
         if self._pid and self.program.observe:
             self.rows.observations.check(self.pythons(self._pid))
+        if self.is_first and not self._has_compared and self.rows.observations.installed:
+            self._has_compared = True
+            for text in self._other_versions():
+                LOG.warning("this run cannot be proven: it imported %s as its lock pins", text)
 
     def note_signal(self, name: str) -> None:
         LOG.warning("%s received", name)
@@ -255,6 +261,7 @@ class ProgramRun:
                 "sources": self.rows.merged.sources or self._earlier_sources,
                 "unit": "epochs" if self.rows.merged.counts_epochs else None,
                 "changed_inputs": self._changed_inputs(),
+                "other_versions": self._other_versions(),
                 "optimizer_steps": self._optimizer_steps(),
             },
         )
@@ -292,7 +299,8 @@ class ProgramRun:
         are_known = bool(observed.modules) and not observed.unobserved
         code = self.code_of_modules(observed.modules) if are_known else None
         observed.close(is_on=self.program.observe)
-        known = {"observed": observed.to_json(), **({"git": code} if code else {})}
+        packages = {"packages": imported_versions(observed.installed)}
+        known = {"observed": observed.to_json() | packages, **({"git": code} if code else {})}
         write_json_atomically(self.directory.run_file, {**run, **known})
 
     @property
@@ -347,6 +355,11 @@ class ProgramRun:
             changed.append("the data")
         modules = self.changed_modules(self.rows.observations.certain)
         return changed + [f"the code {name}" for name in modules]
+
+    def _other_versions(self) -> list[str]:
+        """Return which packages were imported with other versions than the lock pins."""
+        lock = self.program.lock
+        return other_versions(lock, imported_versions(self.rows.observations.installed)) if lock else []
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -28,6 +28,7 @@ from trainyard.proof.repeatability import (
     fixes_of_program,
     missing_facts,
     mixed_origin,
+    packages_outside_lock,
     provenance_line,
 )
 from trainyard.proof.resume_jumps import ResumeJumps
@@ -429,6 +430,10 @@ def _repeatable_part(
     changes = (
         (mixed_origin(run), "train it in one piece"),
         (changed_inputs(run), "train it again without changing them"),
+        (
+            packages_outside_lock(run),
+            "install what the lock pins, or lock what is installed, and train it again",
+        ),
         (changed_seed(run, configuration.settings), "train it again"),
         (
             None if again.data in (None, fingerprint) else other_data,

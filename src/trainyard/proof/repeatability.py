@@ -72,6 +72,19 @@ def changed_inputs(run: RecordedFacts) -> str | None:
     return f"{' and '.join(names)} changed while the program ran"
 
 
+def packages_outside_lock(run: RecordedFacts) -> str | None:
+    """Return which packages a program imported with other versions than its lock pins.
+
+    In an image whose digest is on record they are those of the image.
+    """
+    found = section_or_empty(run, "outcome").get("other_versions", [])
+    if not found or not isinstance(found, list) or "image_digest" in run:
+        return None
+    more = f", and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
+    names = "; ".join(map(str, found[:_MOST_FILES]))
+    return f"imported with another version than its lock pins: {names}{more}"
+
+
 def mixed_origin(run: RecordedFacts) -> str | None:
     """Return how an earlier segment's origin differs from the run's; no single command repeats such a run.
 

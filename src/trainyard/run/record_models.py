@@ -176,6 +176,8 @@ class Observed(Section):
     """Size and backend of the processes that trained together."""
     machine: dict[str, Any] = {}
     """Host, torch, CUDA, GPUs, driver, threads, seed and whether algorithms are deterministic."""
+    packages: dict[str, Any] = {}
+    """The version of each installed package that the training imported."""
     unobserved: list[Any] = []
     """Why Pythons of the program were not observed, a reason each."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from tests import warm_start
 
@@ -393,6 +394,18 @@ def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -
     assert part["evidence"] == (
         "the lock requirements.txt and the data and the code train.py changed while the program ran"
     )
+
+
+def test_a_package_of_another_version_than_the_lock_pins_is_red(repository: Repository) -> None:
+    script = "import torch; given = torch.ones(1, requires_grad=True); torch.optim.SGD([given]).step()"
+    for version, is_proven in ((numpy.__version__, True), ("2.0.0", False)):
+        (repository.folder / "requirements.txt").write_text(f"numpy=={version}\n")
+        repository.git("commit", "-q", "-a", "--allow-empty", "-m", "Pin")
+        done = repository.run("--json", "--run-dir", f"runs/{version}", "--", sys.executable, "-c", script)
+
+        part = parts_of(json.loads(done.stdout))["repeatable"]
+        fact = f"imported with another version than its lock pins: numpy {numpy.__version__}, not 2.0.0"
+        assert (part["passed"], part["evidence"] == fact) == (is_proven, not is_proven), part
 
 
 def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> None:

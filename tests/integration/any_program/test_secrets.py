@@ -83,7 +83,7 @@ class Owner:
         made = {(form, way): make(form, way) for form in ALL for way in WAYS}
         self.secrets = {key: value for key, value in made.items() if key != ("a private key", "URL")}
         (self.folder / "train.py").write_text(TRAINER)
-        (self.folder / "requirements.txt").write_text("numpy==2.0.0\n")
+        (self.folder / "requirements.txt").write_text("pinned==1.0\n")
 
     def of(self, way: str) -> Iterator[tuple[str, str]]:
         """Yield name and value of each secret that comes this way."""

@@ -119,7 +119,7 @@ def repository(guarded: Path) -> Path:
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "tokens.txt").write_text("1 2 3")
     (folder / "train.py").write_text(TRAINER.read_text())
-    (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+    (folder / "requirements.txt").write_text("pinned==1.0\n")
     (folder / ".gitignore").write_text("out/\n")
     packages = f"{sysconfig.get_path('purelib')}:{ROOT / 'src'}"
     (folder / "trainyard.yaml").write_text(CONFIG.format(python=PYTHON, packages=packages))

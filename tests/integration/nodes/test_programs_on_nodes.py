@@ -73,7 +73,7 @@ def make_repository(tmp_path: Path) -> Callable[[Program], Path]:
         (folder / "data").mkdir(parents=True)
         (folder / "data" / "tokens.txt").write_text("1 2 3")
         (folder / "train.py").write_text(program.script.read_text())
-        (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+        (folder / "requirements.txt").write_text("pinned==1.0\n")
         (folder / ".gitignore").write_text("out/\n")
         (folder / "trainyard.yaml").write_text(
             CONFIG.format(

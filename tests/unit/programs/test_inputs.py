@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from trainyard.programs.inputs import find_lock, lock_fault, named_files
+from trainyard.programs.inputs import find_lock, imported_versions, lock_fault, named_files, other_versions
 
 
 def test_the_files_that_a_command_names_are_its_inputs_but_for_what_programs_write(tmp_path: Path) -> None:
@@ -61,3 +61,36 @@ def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
     assert (lock_fault(tmp_path / "uv.lock"), find_lock(tmp_path)) == ("is empty", None)
     (tmp_path / "uv.lock").write_text("a")
     assert find_lock(tmp_path) == tmp_path / "uv.lock"
+
+
+def test_a_package_that_was_imported_has_the_version_that_the_lock_pins(tmp_path: Path) -> None:
+    folder, files = tmp_path / "site-packages", {"a_b": "a_b", "google_x": "google/x", "google_y": "google/y"}
+    for name, module in {**files, "yaml": "YAML_IS/z"}.items():
+        info = folder / f"{name}-1.0+cpu.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0+cpu\n")
+        (info / "RECORD").write_text(
+            f"{module}/__init__.py,sha256=x,1\n{name}-1.0+cpu.dist-info/METADATA,,\n"
+        )
+    imported = imported_versions({str(folder): {"a_b", "google/x", "json"}, str(tmp_path / "none"): {"yaml"}})
+    assert imported == {"a-b": "1.0+cpu", "google-x": "1.0+cpu"}
+    toml = '[[{}]]\nname = "me"\nsource = {{ editable = "." }}\n[[{}]]\nname = "A_b"\nversion = "{}"\n'
+    conda = "dependencies:\n  - a-b={}\n"
+    pipfile = '{{"default": {{"me": {{"path": "."}}}}, "develop": {{"a.b": {{"version": "=={}"}}}}}}'
+    shapes = {
+        "Pipfile.lock": pipfile,
+        **{name: toml.replace("{}", "package", 2) for name in ("uv.lock", "poetry.lock", "pdm.lock")},
+        "pylock.toml": toml.replace("{}", "packages", 2),
+        "requirements.txt": "b @ file:///b\nA_b=={} ; python_version > '3' \\\n  --hash=sha256:0\nc==7\n",
+        "conda-lock.yml": conda,
+        "environment.yml": conda,
+    }
+    for name, text in shapes.items():
+        for version in ("1.0", "1.0+cpu", "1.1", "1.0+cuda"):
+            (tmp_path / name).write_text(text.format(version))
+            differs = version in ("1.1", "1.0+cuda") and text is not conda
+            expected = [f"a-b 1.0+cpu, not {version}"] * differs
+            assert other_versions(tmp_path / name, imported) == expected, (name, version)
+    (tmp_path / "requirements.txt").write_text("a-b==2 ; os_name == 'nt'\na-b==1.0 ; os_name != 'nt'\n")
+    (tmp_path / "uv.lock").write_text("not TOML")
+    assert [other_versions(tmp_path / name, imported) for name in ("requirements.txt", "uv.lock")] == [[], []]

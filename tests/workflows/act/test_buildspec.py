@@ -128,7 +128,7 @@ def add_program(machine: Path) -> None:
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "tokens.txt").write_text("1 2 3")
     (folder / "train.py").write_text((TESTS / "any_program" / "plain_trainer.py").read_text())
-    (folder / "requirements.lock").write_text("numpy==2.0.0\n")
+    (folder / "requirements.lock").write_text("pinned==1.0\n")
     program = {
         "command": [sys.executable, "train.py", "--steps", "8", "--stop_at", "3"],
         "directory": "theirs",

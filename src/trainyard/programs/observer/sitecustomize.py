@@ -135,18 +135,36 @@ def is_below(path: str, root: str) -> bool:
     return path.startswith(root + os.sep) and not is_installed
 
 
+def file_of(module: Any) -> Any:
+    """Return the file of a module; the attributes of a lazy one would import it."""
+    return (quietly(object.__getattribute__)(module, "__dict__") or {}).get("__file__")
+
+
 def imported_files(main: str, root: str) -> Iterator[tuple[str, str]]:
     """Yield the files in `root` that were imported with their modules, and that of the main module."""
-    paths: list[tuple[Any, str]] = [(main, "")]
-    for name, module in list(sys.modules.items()):
-        try:  # the attributes of a lazy module would import it
-            paths.append((object.__getattribute__(module, "__dict__").get("__file__"), name))
-        except Exception:
-            continue
+    paths = [(main, ""), *((file_of(module), name) for name, module in list(sys.modules.items()))]
     for path, name in paths:
         path = os.path.abspath(path) if isinstance(path, str) else ""
         if is_below(path, root) and os.path.isfile(path):
             yield path, name
+
+
+def imported_packages(but: set[str]) -> dict[str, list[str]]:
+    """Return the modules that were imported from packages, by the folder of these, but for some.
+
+    In a namespace (`google/protobuf`) the second word tells the package.
+    """
+    found: dict[str, list[str]] = {}
+    for name, module in list(sys.modules.items()):
+        if name in but:
+            continue
+        place, path = name.replace(".", "/"), file_of(module)
+        if "." in name and (name.count(".") > 1 or file_of(sys.modules.get(name.partition(".")[0]))):
+            continue
+        folder, mark, rest = str(path).rpartition("-packages" + os.sep)
+        if mark and rest.startswith((place + os.sep, place + ".")):
+            found.setdefault(folder + mark[:-1], []).append(place)
+    return found
 
 
 def resolve(torch: Any, name: str) -> Any:
@@ -621,6 +639,7 @@ class Observer:
         self._edited: list[str] = []  # those that may have been edited between import and look
         self._sought: dict[str, float] = {}  # when the import of a module began
         self._imported = 0  # how many modules there were at the last look
+        self._early = set(sys.modules)  # imported by .pth files of the environment
         self._reset()
         os.register_at_fork(after_in_child=quietly(self._reset))
         atexit.register(quietly(self.end))
@@ -653,6 +672,7 @@ class Observer:
         self._saving: set[int] = set()  # threads
         self._background = 0
         self._noted: set[str] = set()  # modules
+        self._installed: dict[str, list[str]] = {}
         self._thread = 0  # the one that steps
         self._sites: dict[Any, int] = {}  # the line of each function that was running at a step
         self._thread_exception: dict[str, str] = {}  # which ended it
@@ -1321,9 +1341,10 @@ class Observer:
             sought = self._sought.get(names[path], self._began)
             self._edited += [path] if max(facts.st_mtime, facts.st_ctime) > sought else []
         found = {path: sha for path, sha in self._modules.items() if path not in self._noted}
-        if reports and found:
-            self.report("modules", files=found, edited=self._edited)
-            self._noted |= found.keys()
+        installed = imported_packages(self._early)
+        if reports and (found or installed != self._installed) and not self._rank():
+            self.report("modules", files=found, edited=self._edited, installed=installed)
+            self._noted, self._installed = self._noted | found.keys(), installed
 
     def _note_exception(self) -> None:
         """Report the exception that ended the interpreter, also if the program replaced `sys.excepthook`.
