@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
@@ -103,10 +104,13 @@ def imported_versions(installed: Mapping[str, Collection[str]]) -> dict[str, str
     found = {}
     for folder, modules in installed.items():
         for each in metadata.distributions(path=[folder]):
-            listed = each.read_text("RECORD") or each.read_text("top_level.txt") or ""
-            files = set(re.findall(r"^(([^/.,\n]+)(?:/[^/.,\n]+)?)", listed, flags=re.MULTILINE))
-            if each.name and not {*modules}.isdisjoint(path for pair in files for path in pair):
-                found[canonicalize_name(each.name)] = each.version
+            with suppress(
+                OSError, ValueError, TypeError, KeyError
+            ):  # a broken one, as of an install that failed
+                listed = each.read_text("RECORD") or each.read_text("top_level.txt") or ""
+                files = set(re.findall(r"^(([^/.,\n]+)(?:/[^/.,\n]+)?)", listed, flags=re.MULTILINE))
+                if not {*modules}.isdisjoint(path for pair in files for path in pair):
+                    found[canonicalize_name(each.name)] = str(Version(each.version))
     return dict(sorted(found.items()))
 
 
@@ -121,7 +125,7 @@ def other_versions(lock: Path, imported: Mapping[str, str]) -> list[str]:
             pins.setdefault(canonicalize_name(name), []).append(exact)
     found = []
     for name in imported.keys() & pins.keys():
-        with suppress(InvalidSpecifier):
+        with suppress(ValueError):  # a pin of another kind
             # A lock for several machines may pin several versions.
             if not any(SpecifierSet(pin).contains(imported[name], prereleases=True) for pin in pins[name]):
                 found.append(f"{name} {imported[name]}, not {' or '.join(pins[name]).replace('=', '')}")

@@ -72,6 +72,14 @@ def test_a_package_that_was_imported_has_the_version_that_the_lock_pins(tmp_path
         (info / "RECORD").write_text(
             f"{module}/__init__.py,sha256=x,1\n{name}-1.0+cpu.dist-info/METADATA,,\n"
         )
+    for name, metadata in (
+        ("broken", b"\xff"),
+        ("no_version", b"Name: a-b\n"),
+        ("odd", b"Name: a-b\nVersion: x y\n"),
+    ):
+        (folder / f"{name}-1.dist-info").mkdir()
+        (folder / f"{name}-1.dist-info" / "METADATA").write_bytes(metadata)
+        (folder / f"{name}-1.dist-info" / "RECORD").write_text("a_b/__init__.py,,\n")
     imported = imported_versions({str(folder): {"a_b", "google/x", "json"}, str(tmp_path / "none"): {"yaml"}})
     assert imported == {"a-b": "1.0+cpu", "google-x": "1.0+cpu"}
     toml = '[[{}]]\nname = "me"\nsource = {{ editable = "." }}\n[[{}]]\nname = "A_b"\nversion = "{}"\n'
