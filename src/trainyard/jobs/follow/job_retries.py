@@ -11,6 +11,7 @@ can replace one that dies; it carries out the claim that it finds.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
-from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
@@ -86,7 +87,7 @@ class RetryLoop:
         if retries:
             state, why = self._retry_to_end(self._last_of_chain(job), deadline)
         else:
-            state = self._follow(job, deadline, lost_seconds=None)
+            state = self._follow(job, deadline, lost_seconds=math.inf)
         if why:
             self._announce("retry", f"{state.job}: {why}", "degraded")
         if state.revived:
@@ -105,7 +106,7 @@ class RetryLoop:
         That is empty if the job succeeded or the time was over.
         """
         while True:
-            state = self._follow(job, deadline, lost_seconds=_LOST_SECONDS if job.kind.suspend else None)
+            state = self._follow(job, deadline, lost_seconds=_LOST_SECONDS if job.kind.suspend else math.inf)
             if not state.ended or state.state is State.SUCCEEDED:
                 return state, ""
             now = self._read(job)
@@ -143,7 +144,7 @@ class RetryLoop:
             job = replace(job, name=name, raw=raw)
         return job
 
-    def _follow(self, job: FoundJob, deadline: float, *, lost_seconds: float | None) -> JobState:
+    def _follow(self, job: FoundJob, deadline: float, *, lost_seconds: float) -> JobState:
         """Return the end of the job; it has failed if it waits where it need not, as `follow_job` says."""
         return follow_job(
             self._api,

@@ -279,8 +279,8 @@ class History:
     ended: Mapping[str, PodFacts] = field(default_factory=dict)
     """Uid -> the last facts of a pod that ended with a failure."""
 
-    def with_pods(self, pods: Iterable[PodFacts]) -> "History":
-        """Return this history with these pods added."""
+    def with_pods(self, pods: Iterable[PodFacts], *, ran: bool = False) -> "History":
+        """Return this history with these pods added; `ran` says whether all of the job's pods run now."""
         places, restarts, ended = dict(self.pods), dict(self.container_restarts), dict(self.ended)
         for pod in pods:
             known, this = places.get(pod.place, ()), (pod.created, pod.uid)
@@ -292,7 +292,7 @@ class History:
                 before = ended.get(pod.uid)  # a deleted pod may lose the end of its containers
                 ends = before.ends if before is not None and not pod.ends else pod.ends
                 ended[pod.uid] = replace(pod, ends=ends)
-        return replace(self, pods=places, container_restarts=restarts, ended=ended)
+        return History(self.ran or ran, places, restarts, ended)
 
     def restarts(self, wanted: int | None) -> int:
         """Return the number of pods created again and containers restarted, for a job of `wanted` pods."""
