@@ -61,17 +61,10 @@ class RetryLoop:
     """Retries one job, and the jobs that replace it."""
 
     def __init__(
-        self,
-        api: "Api",
-        announce: Callable[..., None],
-        *,
-        target: ClusterTarget = DEFAULT_CLUSTER,
-        clock: Callable[[], float] = time.monotonic,
-        wait: Callable[[float], None] = time.sleep,
+        self, api: "Api", announce: Callable[..., None], *, target: ClusterTarget = DEFAULT_CLUSTER
     ) -> None:
         """`announce` receives states of jobs and actions; messages name commands for the cluster `target`."""
         self._api, self._reader, self._announce, self._target = api, JobReader(api), announce, target
-        self._clock, self._wait = clock, wait
 
     def follow_to_end(
         self, namespace: str, name: str, kind: str | None, seconds: float, *, retries: bool = True
@@ -82,7 +75,7 @@ class RetryLoop:
         creates after the end are stopped. Raises the errors of `follow_job`; WaitTimeoutError if the old
         job's pods stay; RunConflictError.
         """
-        deadline = self._clock() + seconds
+        deadline = time.monotonic() + seconds
         job, why = self._reader.find_job(namespace, name, kind), ""
         if retries:
             state, why = self._retry_to_end(self._last_of_chain(job), deadline)
@@ -151,7 +144,7 @@ class RetryLoop:
             namespace=job.namespace,
             name=job.name,
             kind=job.kind.name,
-            seconds=max(1.0, deadline - self._clock()),
+            seconds=max(1.0, deadline - time.monotonic()),
             on_state=self._announce_state,
             lost_seconds=lost_seconds,
         )
@@ -221,14 +214,14 @@ class RetryLoop:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = self._clock() + _NODE_SECONDS
+        until = time.monotonic() + _NODE_SECONDS
         while True:
             left = self._live_pods(job)
             nodes = {pod.node for pod in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or self._clock() > until:
+            if lost or not left or time.monotonic() > until:
                 return lost
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -247,9 +240,9 @@ class RetryLoop:
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
         """Wait for the back-off; return False if the watching time ends first."""
         while (left := claim.not_before - self._api.cluster_time()) > 0:
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 return False
-            self._wait(min(left, _PAUSE))
+            time.sleep(min(left, _PAUSE))
             if self._objection(job):
                 return True  # the caller checks again, and reports why
         return True
@@ -263,17 +256,17 @@ class RetryLoop:
 
     def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, requested = self._clock() + _GONE_SECONDS, False
+        until, requested = time.monotonic() + _GONE_SECONDS, False
         while self._is_writing(job):
             if not requested and not all(pod.deleting for pod in self._live_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
-            if self._clock() > until:
+            if time.monotonic() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {_GONE_SECONDS:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            self._wait(_PAUSE)
+            time.sleep(_PAUSE)
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""

@@ -46,7 +46,6 @@ def copy_to_folder(
     to: Path,
     *,
     progress: Callable[[int], None],
-    wait: Callable[[float], None] = time.sleep,
 ) -> CopyReport:
     """Copy the checkpoint to a folder of its name below `to`, with the trackers that point at it.
 
@@ -58,7 +57,7 @@ def copy_to_folder(
     folder = final if final.exists() else partial
     folder.mkdir(parents=True, exist_ok=True)
     _require_space(checkpoint, folder)
-    copier = _Copier(source, progress, wait)
+    copier = _Copier(source, progress)
     for file in checkpoint.files:
         relative = str(PurePosixPath(file.path).relative_to(checkpoint.path))
         copier.copy(file, relative, folder / relative, checkpoint.sha256.get(file.path))
@@ -73,14 +72,13 @@ def copy_to_folder(
     return copier.report
 
 
+@dataclass
 class _Copier:
     """Copies files, and counts what it does."""
 
-    def __init__(
-        self, source: VolumeSource, progress: Callable[[int], None], wait: Callable[[float], None]
-    ) -> None:
-        self._source, self._progress, self._wait = source, progress, wait
-        self.report = CopyReport()
+    _source: VolumeSource
+    _progress: Callable[[int], None]
+    report: CopyReport = field(default_factory=CopyReport)
 
     def copy(self, file: VolumeFile, name: str, path: Path, claimed: str | None) -> None:
         """Copy a file to `path`; `claimed` is its digest by a manifest."""
@@ -129,7 +127,7 @@ class _Copier:
                     if failures > len(PAUSES):
                         raise
                     _logger.warning("%s: %s; continuing at byte %d", file.path, error, target.tell())
-            self._wait(PAUSES[failures - 1])
+            time.sleep(PAUSES[failures - 1])
 
     def _make_receiver(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.jobs.volumes.place import Place
 from trainyard.programs.checkpoints import volume_agent
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, parse_listing
 
@@ -22,6 +21,19 @@ if TYPE_CHECKING:
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
 _MOST_PRINTED = 1 << 16
 _NO_PYTHON = (126, 127)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A container in which a command can run."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    """Empty means the only container, or the pod's default."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 @dataclass(frozen=True)
@@ -51,8 +63,7 @@ class VolumeSource:
         return parse_listing(bytes(output))
 
     def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> FileDigest:
-        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the complete
-        file.
+        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about all of it.
 
         Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
         """
