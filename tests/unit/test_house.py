@@ -478,7 +478,7 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
 # parser of a command shown.
 STARTS = {
     "src/trainyard/pipeline.py",
-    "src/trainyard/jobs/recipes/any_program.py",
+    "src/trainyard/jobs/recipes.py",
     "src/trainyard/jobs/kinds/ray_cluster.py",
     "src/trainyard/commands/completion.py",
 }

@@ -7,10 +7,10 @@ from typing import Any
 
 from trainyard.config.load import dump_yaml, load_config
 from trainyard.config.schema import Config
+from trainyard.jobs import recipes
 from trainyard.jobs.job_planning import plan_job
 from trainyard.jobs.job_spec import JobSpec, Program, token_variable
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import any_program
 from trainyard.plan.instances import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ def _dump_once(config: Config) -> str:
     return _YAML[key]
 
 
-any_program.dump_yaml = _dump_once  # type: ignore[attr-defined]
+recipes.dump_yaml = _dump_once  # type: ignore[attr-defined]
 
 
 @cache
