@@ -14,9 +14,9 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
@@ -26,7 +26,7 @@ from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts, whole_number
-from trainyard.jobs.state.reading import annotations_of, uid_of
+from trainyard.jobs.state.reading import Json, annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
@@ -45,7 +45,6 @@ from trainyard.watch.retry_decision import (
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-Json = Mapping[str, Any]
 _PAUSE = 2.0
 _CONFLICTS = 20
 # A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod.

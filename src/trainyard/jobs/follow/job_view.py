@@ -13,7 +13,7 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
 from trainyard.jobs.state.pod_facts import History, PodFacts, pod_facts
-from trainyard.jobs.state.reading import uid_of
+from trainyard.jobs.state.reading import Json, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.failure_classes import FailureClass
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.list_watch import Report, Watch
 
-Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
 _SETTLE_SECONDS = 0.5
 """Reports that arrive within this time are judged together."""

@@ -6,22 +6,22 @@ The log of a deleted pod is lost, except what its run directory has.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ServiceError
+from trainyard.jobs.state.reading import Json
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 _AT_ONCE = 8
 _SILENCE = 60.0
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ success, because `Complete` is also set for a command that was stopped.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from trainyard.cluster.needed_apis import NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
@@ -14,10 +12,9 @@ from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import ray_cluster
 from trainyard.jobs.state.pod_troubles import PATIENCE
-from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, one_line, time_of
+from trainyard.jobs.state.reading import NOT_ACTED, Json, Phase, Reading, count, field_of, one_line, time_of
 from trainyard.watch.failure_classes import FailureClass
 
-Json = Mapping[str, Any]
 _ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 _CLOCKS_DIFFER = 60.0
 """Ray reports the time of its node, the cluster that of its API server."""

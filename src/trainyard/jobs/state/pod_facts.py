@@ -12,12 +12,10 @@ how they ended. Every change returns a new value.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from trainyard.jobs.state.reading import annotations_of, field_of, one_line, read_labels, time_of
+from trainyard.jobs.state.reading import Json, annotations_of, field_of, one_line, read_labels, time_of
 from trainyard.plan.instances import EFA
 
-Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"

@@ -9,17 +9,16 @@ evidence comes first, then the lower rank. The end of a sidecar is the cause onl
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trainyard.jobs.final_exit_codes import not_proven_on_record
 from trainyard.jobs.state.pod_facts import ContainerEnd, PodFacts
+from trainyard.jobs.state.reading import Json
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, LogExplanation, explain_logs
 from trainyard.watch.failure_logs.log_text import log_of
 
-Json = Mapping[str, Any]
 _DISK = re.compile(
     r"ephemeral[- ]storage|EmptyDir|emptyDir|local ephemeral|imagefs|nodefs|no space left", re.I
 )

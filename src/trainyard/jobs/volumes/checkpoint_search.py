@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -29,14 +29,13 @@ from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import NO_SIDECAR
-from trainyard.jobs.state.reading import claims_of
+from trainyard.jobs.state.reading import Json, claims_of
 from trainyard.jobs.volumes.volume_source import Place, VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-Json = Mapping[str, Any]
 MOUNT = "/volume"
 _LABEL = "trainyard.dev/helper"
 # Kubernetes lets every pod stay on a lost node for five minutes unless the pod names these taints itself, and
