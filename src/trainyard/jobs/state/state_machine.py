@@ -21,9 +21,9 @@ from trainyard.jobs.job_object import (
     RETRY_CLAIM,
     is_unproven,
 )
-from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.pod_facts import History, describe_end, whole_number
+from trainyard.jobs.state.pod_failures import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
