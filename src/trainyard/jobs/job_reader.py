@@ -207,21 +207,13 @@ class JobReader:
                 yield from () if found is None else (found,)
 
     def _workloads(self, space: str, uid: str) -> list[Json]:
-        selector = f"kueue.x-k8s.io/job-uid={uid}"
-        for root in _KUEUE if self._kueue is None else (self._kueue,):
-            if not root:
-                return []
-            try:
-                answer = self.api.get(f"{root}/{space}/workloads?{urlencode({'labelSelector': selector})}")
-            except CredentialsRefusedError:
-                raise
-            except ServiceError as error:
-                _logger.debug("Workloads are not seen: %s", error)
-                return []
-            if answer is not None:
-                self._kueue = root
-                return list(answer.get("items") or ())
-        self._kueue = ""
+        query = urlencode({"labelSelector": f"kueue.x-k8s.io/job-uid={uid}"})
+        with _skip_invisible("Workloads are not seen"):
+            for root in _KUEUE if self._kueue is None else filter(None, (self._kueue,)):
+                if (answer := self.api.get(f"{root}/{space}/workloads?{query}")) is not None:
+                    self._kueue = root
+                    return list(answer.get("items") or ())
+            self._kueue = ""
         return []
 
     def _events(self, observed: Observed, owned: Collection[Json]) -> Iterator[Json]:

@@ -60,7 +60,7 @@ def read_status(observed: Observed) -> Reading:
         reason = f"Ray says {command}; the operator has not ended the job yet"
         return Reading(Phase.RUNNING, reason, wanted, anew)
     if command == "RUNNING":
-        if (lost := _loss_of_head(observed, status)) is not None:
+        if (lost := _loss_of_head(observed, status, wanted)) is not None:
             return lost
         return Reading(Phase.RUNNING, "Ray runs the command", wanted, anew)
     if not deployment:
@@ -70,7 +70,7 @@ def read_status(observed: Observed) -> Reading:
     )
 
 
-def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
+def _loss_of_head(observed: Observed, status: Json, wanted: int | None) -> Reading | None:
     """Return the reading of a job whose command ran on an earlier head; None if it runs on the present one.
 
     Ray loses its state with the head, and KubeRay keeps the command's last status. A submitter that still
@@ -80,7 +80,6 @@ def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
     started = time_of(field_of(status, "rayJobInfo", "startTime"))
     if head is None or started is None or started >= head.changed - _CLOCKS_DIFFER:
         return None
-    wanted = ray_cluster.count_ray_pods(field_of(observed.job or {}, "spec", "rayClusterSpec") or {})
     reason = f"{head.name} is a new head, and the command was lost with the earlier one"
     if observed.now - head.changed < PATIENCE:
         return Reading(Phase.RESTARTING, reason, wanted)
