@@ -77,9 +77,26 @@ class RetryLoop:
         deadline = time.monotonic() + seconds
         job, why = self._reader.find_job(namespace, name, kind), ""
         if retries:
-            state, why = self._retry_to_end(self._last_of_chain(job), deadline)
-        else:
-            state = self._follow(job, deadline, lost_seconds=math.inf)
+            job = self._last_of_chain(job)
+        while True:
+            state = follow_job(
+                self._api,
+                **job.place,
+                seconds=max(1.0, deadline - time.monotonic()),
+                on_state=self._announce_state,
+                lost_seconds=_LOST_SECONDS if retries and job.kind.suspend else math.inf,
+            )
+            if not (retries and state.ended) or state.state is State.SUCCEEDED:
+                break
+            now = self._read(job)
+            claimed = Stop("it was deleted") if now is None else self._claim(now, state)
+            if now is None or isinstance(claimed, Stop):
+                why = claimed.why
+                break
+            if why := self._wait_for_backoff(now, claimed, deadline):
+                break
+            self._stop_pods(now)
+            job = self._send(now, claimed)
         if why:
             self._announce("retry", f"{state.job}: {why}", "degraded")
         if state.revived:
@@ -91,26 +108,6 @@ class RetryLoop:
         job = self._reader.find_job(state.namespace, state.job, state.kind)
         done = "; ".join(JobEditor(self._reader, job).stop())
         self._announce("job", f"{state.alerts[0].partition(':')[0]}; stopped: {done}", "degraded")
-
-    def _retry_to_end(self, job: FoundJob, deadline: float) -> tuple[JobState, str]:
-        """Return the state of the last job, and why it was not sent again.
-
-        That is empty if the job succeeded or the time was over.
-        """
-        while True:
-            state = self._follow(job, deadline, lost_seconds=_LOST_SECONDS if job.kind.suspend else math.inf)
-            if not state.ended or state.state is State.SUCCEEDED:
-                return state, ""
-            now = self._read(job)
-            claimed = Stop("it was deleted") if now is None else self._claim(now, state)
-            if now is None or isinstance(claimed, Stop):
-                return state, claimed.why
-            if not self._wait_for_backoff(now, claimed, deadline):
-                return state, f"the retry as {claimed.next_name} waits; watch again to continue"
-            if why := self._objection(now):
-                return state, why
-            self._stop_pods(now)
-            job = self._send(now, claimed)
 
     def preview(self, job: FoundJob) -> str:
         """Return in a sentence what would be done about the job now; nothing is changed."""
@@ -135,18 +132,6 @@ class RetryLoop:
                 )
             job = replace(job, name=name, raw=raw)
         return job
-
-    def _follow(self, job: FoundJob, deadline: float, *, lost_seconds: float) -> JobState:
-        """Return the end of the job; it has failed if it waits where it need not, as `follow_job` says."""
-        return follow_job(
-            self._api,
-            namespace=job.namespace,
-            name=job.name,
-            kind=job.kind.name,
-            seconds=max(1.0, deadline - time.monotonic()),
-            on_state=self._announce_state,
-            lost_seconds=lost_seconds,
-        )
 
     def _announce_state(self, state: JobState) -> None:
         verdict = ("failed" if state.exit_code else "ok") if state.ended else ""
@@ -236,15 +221,13 @@ class RetryLoop:
         reason = leaving_reason(found)
         return f"is about to be replaced: {reason}" if reason not in ("", "it is cordoned") else ""
 
-    def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
-        """Wait for the back-off; return False if the watching time ends first."""
-        while (left := claim.not_before - self._api.cluster_time()) > 0:
+    def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> str:
+        """Wait for the back-off; return why the job is not sent then, empty if it is."""
+        while not (why := self._objection(job)) and (left := claim.not_before - self._api.cluster_time()) > 0:
             if time.monotonic() >= deadline:
-                return False
+                return f"the retry as {claim.next_name} waits; watch again to continue"
             time.sleep(min(left, _PAUSE))
-            if self._objection(job):
-                return True  # the caller checks again, and reports why
-        return True
+        return why
 
     def _objection(self, job: FoundJob) -> str:
         """Return why somebody no longer wants the retry; empty otherwise."""
