@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
-from trainyard.jobs.volumes.volume_source import FileDigest, VolumeSource
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint
 from trainyard.programs.checkpoints.volume_listing import VolumeFile
 
@@ -97,16 +97,14 @@ class _Copier:
         """Fetch the file from where it was cut off; if its beginning turns out wrong, fetch it once more."""
         for _ in range(2):
             sent, digest = self._fetch(file, path)
-            if not sent.is_same or sent.size != file.size:
-                raise CheckpointError(f"{file.path} changed while it was copied; copy again when it is done")
-            if digest == sent.sha256:
+            if digest == sent:
                 return digest
             path.unlink()
             _logger.warning("%s: its part on disk was wrong; it is fetched again", file.path)
         raise CheckpointError(f"{file.path}: the received bytes differed from those in the pod, twice")
 
-    def _fetch(self, file: VolumeFile, path: Path) -> tuple[FileDigest, str]:
-        """Fetch what is missing of the file; return the pod's facts about it, and the digest here."""
+    def _fetch(self, file: VolumeFile, path: Path) -> tuple[str, str]:
+        """Fetch what is missing of the file; return its digest in the pod, and the digest here."""
         failures = 0
         while True:
             if path.exists() and path.stat().st_size > file.size:
@@ -139,11 +137,9 @@ class _Copier:
         return take
 
 
-def _require_space(
-    checkpoint: FoundCheckpoint, folder: Path, usage: Callable[[Path], Any] = shutil.disk_usage
-) -> None:
+def _require_space(checkpoint: FoundCheckpoint, folder: Path) -> None:
     there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    wanted, free = max(0, checkpoint.size - there), usage(folder).free
+    wanted, free = max(0, checkpoint.size - there), shutil.disk_usage(folder).free
     if wanted + _SPARE_BYTES > free:
         raise ConfigError(f"{folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed")
 
