@@ -69,8 +69,15 @@ class NamedObject:
 class JobEditor:
     """Changes one job."""
 
-    def __init__(self, reader: JobReader, job: FoundJob) -> None:
-        self._reader, self._api, self._job = reader, reader.api, job
+    def __init__(
+        self,
+        reader: JobReader,
+        job: FoundJob,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._reader, self._api, self._job, self._clock, self._wait = reader, reader.api, job, clock, wait
         self._space = f"namespaces/{path_part(job.namespace)}"
 
     def cancel(self, *, dry_run: bool = False) -> list[str]:
@@ -112,7 +119,7 @@ class JobEditor:
         The garbage collector deletes the rest, which is waited for. After a refusal the other parts are still
         deleted. Raises ServiceError if one is refused, WaitTimeoutError naming what remains after `seconds`.
         """
-        deadline, options = time.monotonic() + seconds, {"propagationPolicy": "Background"}
+        deadline, options = self._clock() + seconds, {"propagationPolicy": "Background"}
         objects = self._named_parts()
         changes = [f"delete {each}" for each in (self._own, *objects)]
         if dry_run:
@@ -127,13 +134,13 @@ class JobEditor:
         if refusals:
             raise refusals[0]
         while remaining := self._remaining_parts():
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 names = ", ".join(map(str, remaining[:10])) + (" …" if len(remaining) > 10 else "")
                 raise WaitTimeoutError(
                     f"{self._own} is deleted; after {seconds:.0f} seconds this remains: {names}. "
                     "Pods of a lost node go when it comes back or its Node is deleted"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         return changes
 
     def resubmission(self) -> Manifests:
@@ -245,12 +252,12 @@ class JobEditor:
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the job that follows this one, as created now or by somebody else."""
         path, name = self._job.path_of(""), f"{body['kind']}/{name_of(body)}"
-        deadline = time.monotonic() + _SEEN_SECONDS
+        deadline = self._clock() + _SEEN_SECONDS
         while True:
             status, answer = _send(lambda: self._api.create(path, body))
-            if status != 403 or UNSEEN not in str(answer.get("message")) or time.monotonic() >= deadline:
+            if status != 403 or UNSEEN not in str(answer.get("message")) or self._clock() >= deadline:
                 break
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
         if status == 409:
             made = self._api.get(self._job.path_of(name_of(body))) or {}
             if annotations_of(made).get(BEFORE) == self._job.name:

@@ -60,10 +60,17 @@ class RetryLoop:
     """Retries one job, and the jobs that replace it."""
 
     def __init__(
-        self, api: "Api", announce: Callable[..., None], *, target: ClusterTarget = DEFAULT_CLUSTER
+        self,
+        api: "Api",
+        announce: Callable[..., None],
+        *,
+        target: ClusterTarget = DEFAULT_CLUSTER,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         """`announce` receives states of jobs and actions; messages name commands for the cluster `target`."""
         self._api, self._reader, self._announce, self._target = api, JobReader(api), announce, target
+        self._clock, self._wait = clock, wait
 
     def follow_to_end(
         self, namespace: str, name: str, kind: str | None, seconds: float, *, retries: bool = True
@@ -74,7 +81,7 @@ class RetryLoop:
         creates after the end are stopped. Raises the errors of `follow_job`; WaitTimeoutError if the old
         job's pods stay; RunConflictError.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         job, why = self._reader.find_job(namespace, name, kind), ""
         if retries:
             job = self._last_of_chain(job)
@@ -82,7 +89,7 @@ class RetryLoop:
             state = follow_job(
                 self._api,
                 **job.place,
-                seconds=max(1.0, deadline - time.monotonic()),
+                seconds=max(1.0, deadline - self._clock()),
                 on_state=self._announce_state,
                 lost_seconds=_LOST_SECONDS if retries and job.kind.suspend else math.inf,
             )
@@ -198,14 +205,14 @@ class RetryLoop:
         """
         if not may_be_a_lost_node(state):
             return {}
-        until = time.monotonic() + _NODE_SECONDS
+        until = self._clock() + _NODE_SECONDS
         while True:
             left = self._live_pods(job)
             nodes = {pod.node for pod in left} - {""}
             lost = {node: why for node in sorted(nodes) if (why := self._trouble_of(node))}
-            if lost or not left or time.monotonic() > until:
+            if lost or not left or self._clock() > until:
                 return lost
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _trouble_of(self, node: str) -> str:
         try:
@@ -224,9 +231,9 @@ class RetryLoop:
     def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> str:
         """Wait for the back-off; return why the job is not sent then, empty if it is."""
         while not (why := self._objection(job)) and (left := claim.not_before - self._api.cluster_time()) > 0:
-            if time.monotonic() >= deadline:
+            if self._clock() >= deadline:
                 return f"the retry as {claim.next_name} waits; watch again to continue"
-            time.sleep(min(left, _PAUSE))
+            self._wait(min(left, _PAUSE))
         return why
 
     def _objection(self, job: FoundJob) -> str:
@@ -238,17 +245,17 @@ class RetryLoop:
 
     def _stop_pods(self, job: FoundJob) -> None:
         """Stop the rest of the old job, and wait until its pods are gone or their node is lost."""
-        until, requested = time.monotonic() + _GONE_SECONDS, False
+        until, requested = self._clock() + _GONE_SECONDS, False
         while self._is_writing(job):
             if not requested and not all(pod.deleting for pod in self._live_pods(job)):
                 requested = True
                 JobEditor(self._reader, job).stop()
-            if time.monotonic() > until:
+            if self._clock() > until:
                 raise WaitTimeoutError(
                     f"pods of {job.name} are still there after {_GONE_SECONDS:.0f} seconds, so it is not "
                     "sent again: two jobs would write the same checkpoints. Delete it and resubmit"
                 )
-            time.sleep(_PAUSE)
+            self._wait(_PAUSE)
 
     def _is_writing(self, job: FoundJob) -> bool:
         """Return whether a pod of the job may still write: it has not ended, and its node answers."""

@@ -69,9 +69,9 @@ def follow_job(
 class JobView:
     """Known facts of one job. Use it with `with`: the watches end with it."""
 
-    def __init__(self, api: "Api", known: Observed) -> None:
+    def __init__(self, api: "Api", known: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`known` names the job."""
-        self._api, self._reader = api, JobReader(api)
+        self._api, self._reader, self._clock = api, JobReader(api), clock
         self._known = known
         self._reports: queue.Queue[Report] = queue.Queue()
         self._pods: dict[str, PodFacts] = {}
@@ -115,7 +115,7 @@ class JobView:
 
     def observe_around(self) -> None:
         """Read Workload, JobSet and events again."""
-        self._around_at = time.monotonic()
+        self._around_at = self._clock()
         try:
             self._known = self._reader.observe_around(self.observation())
         except ServiceError as error:
@@ -125,7 +125,7 @@ class JobView:
     def seconds_until_observation(self) -> float:
         """The seconds until Workload, JobSet and events are to be read again."""
         is_calm = self._state is not None and self._state.state is State.RUNNING
-        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - time.monotonic()
+        return self._around_at + (_CALM_SECONDS if is_calm else _OBSERVE_SECONDS) - self._clock()
 
     def current_state(self) -> JobState:
         """Return the state; Workload, JobSet and events are read if they are due or if the state changed."""
@@ -149,10 +149,10 @@ class JobView:
         self, seconds: float, on_state: Callable[[JobState], None], lost_seconds: float
     ) -> JobState:
         """See `follow_job`."""
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
         state: JobState | None = None
         reported, lost_since = None, None
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - self._clock()) > 0:
             changed = self.take(min(left, max(0.2, self.seconds_until_observation)))
             if not self.is_seen:
                 continue
@@ -170,8 +170,8 @@ class JobView:
             if state is None or (lost := self._lost_node(state)) is None:
                 lost_since = None
                 continue
-            lost_since = lost_since or time.monotonic()
-            if time.monotonic() - lost_since >= lost_seconds:
+            lost_since = lost_since or self._clock()
+            if self._clock() - lost_since >= lost_seconds:
                 why = (lost.evidence,)
                 failure = JobFailure(lost.failure_class, why, recovers=True, node=lost.node, fix=lost.fix)
                 return replace(state, state=State.FAILED, failure=failure, reason=lost.evidence)
@@ -194,15 +194,15 @@ class JobView:
 
     def _final_state(self, state: JobState) -> JobState:
         """Return the final state, including the pods' last reports and one last observation."""
-        until = time.monotonic() + _LAST_SECONDS
-        while (left := until - time.monotonic()) > 0 and state.state is not State.SUCCEEDED:
+        until = self._clock() + _LAST_SECONDS
+        while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
             self.take(left)
-        until = time.monotonic() + _OTHERS_SECONDS
+        until = self._clock() + _OTHERS_SECONDS
         while state.failure is not None and state.failure.lost_another:
             # The pod that the others lost has not reported yet.
             again = self.judge()
             state = again if again.ended else state
-            left = until - time.monotonic()
+            left = until - self._clock()
             if left <= 0 or not again.ended or not any(pod.live for pod in self.pods):
                 break
             self.take(min(left, _OBSERVE_SECONDS))
@@ -221,8 +221,8 @@ class JobView:
         """
         if not self._apply_next(wait):
             return False
-        settled = time.monotonic() + _SETTLE_SECONDS
-        while self._apply_next(settled - time.monotonic()):
+        settled = self._clock() + _SETTLE_SECONDS
+        while self._apply_next(settled - self._clock()):
             pass
         return True
 
@@ -231,10 +231,8 @@ class JobView:
 
         Raises PermissionRefusedError if the job may not be watched.
         """
-        deadline = time.monotonic() + seconds
-        while self._apply_next(
-            deadline - time.monotonic() if not self.is_seen and self.trouble is None else 0
-        ):
+        deadline = self._clock() + seconds
+        while self._apply_next(deadline - self._clock() if not self.is_seen and self.trouble is None else 0):
             pass
 
     def _apply_next(self, wait: float) -> bool:

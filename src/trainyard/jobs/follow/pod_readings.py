@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ServiceError
 from trainyard.jobs.job_reader import FoundJob, read_nodes
-from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.volume_source import Place
+from trainyard.jobs.state.pod_facts import Place, PodFacts
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
@@ -48,9 +47,11 @@ Answer = str | ServiceError | None
 class PodReader:
     """Runs commands in the pods of one job, several at a time, each with a time limit."""
 
-    def __init__(self, api: "Api", job: FoundJob, *, seconds: float) -> None:
+    def __init__(
+        self, api: "Api", job: FoundJob, *, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`seconds` limits how long a pod may take to answer, because a frozen one never does."""
-        self._api, self._job, self._seconds = api, job, seconds
+        self._api, self._job, self._seconds, self._clock = api, job, seconds, clock
         self._running: dict[str, float] = {}
         """Pod -> when its last command was started, while that runs."""
         self._leaving: dict[str, str] = {}
@@ -81,7 +82,7 @@ class PodReader:
 
         Raises ServiceError if nodes may not be read.
         """
-        names, now = frozenset(pod.node for pod in pods if pod.node), time.monotonic()
+        names, now = frozenset(pod.node for pod in pods if pod.node), self._clock()
         if names != self._nodes_read[0] or now - self._nodes_read[1] >= _NODES_SECONDS:
             nodes = sorted(read_nodes(self._api, names).items())
             reasons = {name: leaving_reason(node) if node else "it is gone" for name, node in nodes}
@@ -93,19 +94,19 @@ class PodReader:
         """Run a command in each pod, `_AT_ONCE` at a time; a pod that still runs the last one is silent."""
         answers: queue.Queue[tuple[str, Answer]] = queue.Queue()
         found: dict[str, Answer] = dict.fromkeys(pods)
-        started = time.monotonic() - _ASK_AGAIN_SECONDS
+        started = self._clock() - _ASK_AGAIN_SECONDS
         waiting = deque(pod for pod in pods if self._running.get(pod, started) <= started)
         deadlines: dict[str, float] = {}
         while waiting or deadlines:
             while waiting and len(deadlines) < _AT_ONCE:
                 pod = waiting.popleft()
-                self._running[pod] = time.monotonic()
+                self._running[pod] = self._clock()
                 deadlines[pod] = self._running[pod] + self._seconds
                 # A daemon thread, so that a frozen pod does not delay the end of the process either.
                 threading.Thread(target=self._ask, args=(pod, command, answers), daemon=True).start()
             first = next(iter(deadlines))
             try:
-                pod, answer = answers.get(timeout=max(0.0, deadlines[first] - time.monotonic()))
+                pod, answer = answers.get(timeout=max(0.0, deadlines[first] - self._clock()))
             except queue.Empty:
                 del deadlines[first]
                 continue

@@ -33,6 +33,19 @@ def whole_number(text: object) -> int | None:
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
 
 
+@dataclass(frozen=True)
+class Place:
+    """A container in which a command can run."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    """Empty means the only container, or the pod's default."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PodReading:
     """How the pods of a kind of job are read."""

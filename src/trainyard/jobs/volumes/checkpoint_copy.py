@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from trainyard.errors import CheckpointError, ConfigError, ServiceTroubleError
 from trainyard.jobs.volumes.volume_source import VolumeSource
@@ -46,6 +46,7 @@ def copy_to_folder(
     to: Path,
     *,
     progress: Callable[[int], None],
+    wait: Callable[[float], None] = time.sleep,
 ) -> CopyReport:
     """Copy the checkpoint to a folder of its name below `to`, with the trackers that point at it.
 
@@ -57,7 +58,7 @@ def copy_to_folder(
     folder = final if final.exists() else partial
     folder.mkdir(parents=True, exist_ok=True)
     _require_space(checkpoint, folder)
-    copier = _Copier(source, progress)
+    copier = _Copier(source, progress, wait)
     for file in checkpoint.files:
         relative = str(PurePosixPath(file.path).relative_to(checkpoint.path))
         copier.copy(file, relative, folder / relative, checkpoint.sha256.get(file.path))
@@ -78,6 +79,7 @@ class _Copier:
 
     _source: VolumeSource
     _progress: Callable[[int], None]
+    _wait: Callable[[float], None]
     report: CopyReport = field(default_factory=CopyReport)
 
     def copy(self, file: VolumeFile, name: str, path: Path, claimed: str | None) -> None:
@@ -125,7 +127,7 @@ class _Copier:
                     if failures > len(PAUSES):
                         raise
                     _logger.warning("%s: %s; continuing at byte %d", file.path, error, target.tell())
-            time.sleep(PAUSES[failures - 1])
+            self._wait(PAUSES[failures - 1])
 
     def _make_receiver(self, target: IO[bytes], digest: "hashlib._Hash") -> Callable[[bytes], None]:
         def take(piece: bytes) -> None:
@@ -137,9 +139,11 @@ class _Copier:
         return take
 
 
-def _require_space(checkpoint: FoundCheckpoint, folder: Path) -> None:
+def _require_space(
+    checkpoint: FoundCheckpoint, folder: Path, usage: Callable[[Path], Any] = shutil.disk_usage
+) -> None:
     there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    wanted, free = max(0, checkpoint.size - there), shutil.disk_usage(folder).free
+    wanted, free = max(0, checkpoint.size - there), usage(folder).free
     if wanted + _SPARE_BYTES > free:
         raise ConfigError(f"{folder}: {free / 1e9:.1f} GB are free, and {wanted / 1e9:.1f} GB are needed")
 

@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -29,8 +29,9 @@ from trainyard.jobs.job_object import MANAGED_BY
 from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import NO_SIDECAR
+from trainyard.jobs.state.pod_facts import Place
 from trainyard.jobs.state.reading import Json, claims_of
-from trainyard.jobs.volumes.volume_source import Place, VolumeSource
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import find_checkpoints, newest_step
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def mount_claim(
     user: int | None,
     seconds: float,
     template: Json,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, str]]:
     """Yield a container that mounts the claim, and where: of a running pod, or of a helper for this time.
 
@@ -168,14 +171,14 @@ def mount_claim(
     if status not in _DONE:
         raise api.refusal(f"the pod {name} cannot be created", status, answer)
     try:
-        why, deadline = "no node has accepted it", time.monotonic() + seconds
+        why, deadline = "no node has accepted it", clock() + seconds
         while (reason := _why_not_running(api, f"{pods}/{name}")) is not None:
             why = reason or why
-            if time.monotonic() > deadline:
+            if clock() > deadline:
                 raise WaitTimeoutError(
                     f"the pod {name} that was to read the volume did not start in {seconds:.0f} s: {why}"
                 )
-            time.sleep(_PAUSE)
+            wait(_PAUSE)
         yield Place(namespace, name, "look"), MOUNT
     finally:
         with suppress(ServiceError):

@@ -7,11 +7,11 @@ or written in the pod.
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
+from trainyard.jobs.state.pod_facts import Place
 from trainyard.programs.checkpoints import volume_agent
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, parse_listing
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
 _MOST_PRINTED = 1 << 16
 _NO_PYTHON = (126, 127)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A container in which a command can run."""
-
-    namespace: str
-    pod: str
-    container: str = ""
-    """Empty means the only container, or the pod's default."""
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 class VolumeSource:

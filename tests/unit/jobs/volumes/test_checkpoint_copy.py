@@ -16,6 +16,7 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.job_spec import Program
 from trainyard.jobs.kinds import KINDS, find_kind
+from trainyard.jobs.state.pod_facts import Place
 from trainyard.jobs.volumes import checkpoint_copy, checkpoint_search
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
@@ -23,7 +24,7 @@ from trainyard.jobs.volumes.checkpoint_search import (
     newest_step_on_claim,
     open_found_folder,
 )
-from trainyard.jobs.volumes.volume_source import Place, VolumeSource
+from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 
 pytestmark = pytest.mark.process
