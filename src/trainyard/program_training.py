@@ -51,7 +51,7 @@ from trainyard.gateways.process_tree import (
 )
 from trainyard.gateways.supervised_process import ProgramExit, Supervision, run_supervised
 from trainyard.gateways.system_record import SystemRecord
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 from trainyard.programs.inputs import named_files
 from trainyard.programs.observations import RunningPython
 from trainyard.programs.own_files import OwnFiles, claim_of_places, last_claim, places_of

@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, read_access
-from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.kinds import find_kind
 from trainyard.jobs.state.job_state import JobState
 

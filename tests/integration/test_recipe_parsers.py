@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config
 
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 
 READER = Path(__file__).with_name("foreign_parsers.py")
 VARIABLES = {name: f"{name.upper()}_PYTHON" for name in GIVEN if name != "nemo"}

@@ -15,7 +15,7 @@ from trainyard.commands import pod as pod_command
 from trainyard.config.load import config_sha256, dump_yaml, load_config
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 from trainyard.pipeline import Step, StepRunner
 from trainyard.program_training import ProgramOrder, train_program
 from trainyard.run.checkpoint_manifest import MANIFEST_NAME

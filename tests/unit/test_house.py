@@ -159,7 +159,7 @@ BUDGETS = {
     "commands": 8_870,
     "training": 9_500,
     "gateways": 8_220,
-    "jobs": 7_370,
+    "jobs": 7_100,
     "artifacts": 6_620,
     "programs": 9_160,
     "report": 5_210,
@@ -168,11 +168,11 @@ BUDGETS = {
     "github": 2_310,
     "run": 3_210,
     "plan": 2_500,
-    "watch": 2_390,
+    "watch": 2_370,
     "config": 2_320,
     "proof": 2_790,
     REST: 4_480,
-    "src": 82_250,
+    "src": 82_000,
     "tests": 79_380,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
@@ -478,7 +478,7 @@ def changes_one_of(node: ast.AST, names: set[str]) -> bool:
 # parser of a command shown.
 STARTS = {
     "src/trainyard/pipeline.py",
-    "src/trainyard/jobs/recipes/any_program.py",
+    "src/trainyard/jobs/recipes.py",
     "src/trainyard/jobs/kinds/ray_cluster.py",
     "src/trainyard/commands/completion.py",
 }

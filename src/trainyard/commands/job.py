@@ -27,8 +27,8 @@ from trainyard.errors import CheckFailedError, ConfigError, ExitCode
 from trainyard.gateways.github import report_step
 from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_changes import JobEditor
-from trainyard.jobs.follow.job_follower import follow_job
 from trainyard.jobs.follow.job_retries import RetryLoop
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.follow.pod_logs import container_logs, read_log, save_logs
 from trainyard.jobs.job_reader import JobReader, event_records, list_entry
 from trainyard.jobs.state.reading import name_of

@@ -27,7 +27,7 @@ from trainyard.errors import CheckpointError, ConfigError, ExitCode
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_submission import refusals
 from trainyard.jobs.volumes.checkpoint_copy import copy_to_folder
-from trainyard.jobs.volumes.checkpoint_search import CheckpointFolder, open_found_folder
+from trainyard.jobs.volumes.checkpoint_search import open_found_folder
 from trainyard.programs.checkpoints.checkpoint_formats import (
     choose_checkpoint,
     find_checkpoints,
@@ -111,10 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     api = reader.api
     if args.command == "create-volume":
         return create_volume(args, api)
-    names = ("namespace", "pod", "claim", "job", "kind", "path")
-    folder = CheckpointFolder(**{name: getattr(args, name) for name in names})
-    how = {"image": args.image, "python": args.python, "seconds": args.timeout}
-    with open_found_folder(api, folder, **how) as source:
+    names = ("pod", "claim", "job", "kind", "path", "image", "python")
+    how = {name: getattr(args, name) for name in names}
+    with open_found_folder(api, args.namespace, **how, seconds=args.timeout) as source:
         do = copy if args.command == "copy" else show
         return do(args, source, find_checkpoints(source.listing()))
 

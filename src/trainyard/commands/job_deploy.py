@@ -64,6 +64,7 @@ from trainyard.gateways.kubernetes.cluster_connection import open_api
 from trainyard.jobs.follow.job_retries import RetryLoop
 from trainyard.jobs.job_manifest import JobManifest, find_job, read_objects
 from trainyard.jobs.job_planning import (
+    config_in_pods,
     observe_cluster,
     plan_job,
     provenance_of,
@@ -76,8 +77,7 @@ from trainyard.jobs.job_submission import creator, find, is_deployed, refusals, 
 from trainyard.jobs.kinds import KINDS, find_kind, kinds_of_cluster, train_job
 from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
-from trainyard.jobs.recipes import any_program
-from trainyard.jobs.recipes.trainyard_trainer import config_in_pods
+from trainyard.jobs.recipes import ANY_PROGRAM
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
@@ -408,7 +408,7 @@ def lock_warnings(config: "Config", plan: JobSpec) -> list[str]:
     """Warn of a program in the present folder without a lock; one that is in the image only is not seen."""
     folder = Path(config.program.directory).resolve()
     is_here = any((folder / word).is_file() for word in config.program.command or ())
-    if plan.program.name != any_program.NAME or config.program.lock or not is_here or find_lock(folder):
+    if plan.program.name != ANY_PROGRAM or config.program.lock or not is_here or find_lock(folder):
         return []
     return [
         f"program.lock: not set, and {folder} has no file that pins each package. If the image has "

@@ -50,7 +50,7 @@ from trainyard.config.registries import RECIPES
 from trainyard.config.secret_filter import SecretFilter
 from trainyard.errors import ConfigError, ExitCode, TrainyardError
 from trainyard.gateways.github import in_actions
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 from trainyard.pipeline import Pipeline, StepRunner, plan_record, plan_text, run_pipeline
 from trainyard.program_training import claim_places, require_idle, take_over
 from trainyard.report.facts.proof_record import read_proof

@@ -39,7 +39,7 @@ from trainyard.gateways.local_machine import main_memory
 from trainyard.gateways.nvidia import query_compute_processes, query_gpus
 from trainyard.gateways.process import run_program
 from trainyard.gateways.process_tree import ancestors, find_process
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 from trainyard.machine.gpu_processes import VARIABLES, GpuProcess, judge_gpu_processes
 from trainyard.machine.package_lock import compare_versions, read_pins
 from trainyard.machine.preflight import (

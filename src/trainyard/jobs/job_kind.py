@@ -15,9 +15,7 @@ from trainyard.errors import ConfigError
 from trainyard.jobs.job_object import JOB_LABEL, KIND_LABEL
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.state.pod_facts import PodFacts, PodReading
-from trainyard.jobs.state.reading import Reading, name_of, read_labels
-
-Json = Mapping[str, Any]
+from trainyard.jobs.state.reading import Json, Reading, name_of, read_labels
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Config + JobSpec as asked for ──> settled by the configuration ──> with 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainyard import __version__
@@ -22,11 +22,11 @@ from trainyard.config.cluster import ClusterPodConfig
 from trainyard.config.load import config_sha256, values_sha256
 from trainyard.config.registries import DEFAULT_JOB_KIND, PRESETS
 from trainyard.config.schema import Config
+from trainyard.config.section import Section
 from trainyard.errors import ConfigError
-from trainyard.jobs.job_spec import JobSpec, PodResources
+from trainyard.jobs.job_spec import SCRATCH, JobSpec, PodResources
 from trainyard.jobs.plan_problems import find_plan_problems, variable_scope
-from trainyard.jobs.recipes import any_program, find_job_recipe, trainyard_trainer
-from trainyard.jobs.recipes.trainyard_trainer import config_in_pods, workspace_of
+from trainyard.jobs.recipes import ANY_PROGRAM, TRAINER, job_program, program_problems
 from trainyard.plan.environment.variable_rules import network_environment
 from trainyard.plan.instances import NodeRoom, room_of_type
 from trainyard.programs.presets.preset import load_preset
@@ -86,14 +86,35 @@ def plan_job(config: Config, job: JobSpec) -> JobSpec:
     job = job.with_settings(config.cluster)
     room = job.room or room_of_type(job.instance_type)
     settled = _with_volume(config, job)
-    recipe = find_job_recipe(config, own=bool(job.program.command))
     draft, in_pods = _draft_plan(settled, job, room)
-    plan = replace(draft, program=recipe.program(in_pods, draft))
-    problems = [*find_plan_problems(settled, job, plan, room), *recipe.problems(in_pods, draft)]
+    plan = replace(draft, program=job_program(in_pods, draft))
+    problems = [*find_plan_problems(settled, job, plan, room), *program_problems(in_pods, draft)]
     if problems:
         errors = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         raise ConfigError("\n".join([*problems, f"{errors}. Nothing was sent."]))
     return plan
+
+
+def config_in_pods(config: Config, *, efa: bool) -> Config:
+    """The configuration that the pods train with: their network, and a folder of prepared data for all.
+
+    `efa` says whether the pods have EFA interfaces, and decides a network of `auto`; `plan_problems` refuses
+    pods without the EFA of their type. With `tcp` on record, a run of several machines can be proven without
+    NCCL's log.
+    """
+    changes: dict[str, Section] = {}
+    if config.compute.network == "auto":
+        changes["compute"] = config.compute.model_copy(update={"network": "efa" if efa else "tcp"})
+    if not PurePosixPath(config.data.prepared_directory).is_absolute():
+        prepared = f"{workspace_of(config)}/prepared"
+        changes["data"] = config.data.model_copy(update={"prepared_directory": prepared})
+    return config.model_copy(update=changes)
+
+
+def workspace_of(config: Config) -> str:
+    """The folder in a pod for runs and prepared data: on the claim, if there is one."""
+    volume = config.cluster.volume
+    return (volume.mount_path or "/checkpoints").rstrip("/") if volume.claim else SCRATCH
 
 
 def network_in_pods(config: Config, room: NodeRoom | None, *, nodes: int, gpus: int) -> str:
@@ -123,12 +144,12 @@ def warnings_of(plan: JobSpec) -> list[str]:
             "have ended. Make it an init container with restartPolicy Always, which ends with the training"
         )
     gpus, processes = plan.resources.gpus, plan.processes_per_node
-    if plan.program.name == any_program.NAME and processes < gpus and not plan.manifest:
+    if plan.program.name == ANY_PROGRAM and processes < gpus and not plan.manifest:
         found.append(
             f"{gpus} GPUs per pod, and {processes} started by Trainyard: the program must use them itself, "
             f"as accelerate launch does. Set program.processes={gpus} for torchrun to start one per GPU"
         )
-    if plan.program.name == trainyard_trainer.NAME and processes < gpus:
+    if plan.program.name == TRAINER and processes < gpus:
         found.append(
             f"{gpus} GPUs per pod, and {processes} of them used: --nproc-per-node decides how many train. "
             f"Omit it, or hold fewer with --gpu-per-node {processes}"
@@ -172,7 +193,7 @@ def _draft_plan(config: Config, job: JobSpec, room: NodeRoom | None) -> tuple[Jo
         provenance={**job.provenance, "config-sha256": config_sha256(settled)},
     )
     variables = network_environment(variable_scope(plan))
-    if find_job_recipe(config, own=bool(job.program.command)) is trainyard_trainer:
+    if not (job.program.command or config.is_program):
         variables.pop("NCCL_DEBUG", None)  # the trainer sets it, and keeps the log in the run directory
     return replace(plan, environment={**variables, **job.environment}), settled
 

@@ -4,7 +4,7 @@ Objects that may not be seen, or are not served, are left out; a state is judged
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -23,6 +23,7 @@ from trainyard.jobs.kinds import EVERY_KIND, KINDS, find_kind
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts
 from trainyard.jobs.state.reading import (
+    Json,
     annotations_of,
     count,
     event_time,
@@ -38,7 +39,6 @@ from trainyard.run.suggested_commands import trainyard_command
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-Json = Mapping[str, Any]
 _KUEUE = ("/apis/kueue.x-k8s.io/v1beta2", "/apis/kueue.x-k8s.io/v1beta1")
 _MOST_PODS_ASKED = 5
 """The number of pods whose own events are requested."""
@@ -207,21 +207,13 @@ class JobReader:
                 yield from () if found is None else (found,)
 
     def _workloads(self, space: str, uid: str) -> list[Json]:
-        selector = f"kueue.x-k8s.io/job-uid={uid}"
-        for root in _KUEUE if self._kueue is None else (self._kueue,):
-            if not root:
-                return []
-            try:
-                answer = self.api.get(f"{root}/{space}/workloads?{urlencode({'labelSelector': selector})}")
-            except CredentialsRefusedError:
-                raise
-            except ServiceError as error:
-                _logger.debug("Workloads are not seen: %s", error)
-                return []
-            if answer is not None:
-                self._kueue = root
-                return list(answer.get("items") or ())
-        self._kueue = ""
+        query = urlencode({"labelSelector": f"kueue.x-k8s.io/job-uid={uid}"})
+        with _skip_invisible("Workloads are not seen"):
+            for root in _KUEUE if self._kueue is None else filter(None, (self._kueue,)):
+                if (answer := self.api.get(f"{root}/{space}/workloads?{query}")) is not None:
+                    self._kueue = root
+                    return list(answer.get("items") or ())
+            self._kueue = ""
         return []
 
     def _events(self, observed: Observed, owned: Collection[Json]) -> Iterator[Json]:

@@ -21,7 +21,7 @@ from trainyard.jobs.job_manifest import JobManifest, container_command, pod_coun
 from trainyard.jobs.job_spec import FILES_DIRECTORY, JobSpec, Program
 from trainyard.jobs.kinds.ray_cluster import PLAIN
 from trainyard.jobs.pod_template import container_environment, container_security
-from trainyard.jobs.recipes import any_program
+from trainyard.jobs.recipes import ANY_PROGRAM, pod_program
 from trainyard.plan.environment.settings_reading import pod_groups
 
 Json = dict[str, Any]
@@ -106,7 +106,7 @@ class JobWrapper:
             config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"pod": pod})})
         # Without a claim the run is on the disk of the pod, from where it is stored.
         plan = replace(self.plan, mount_path=self.plan.mount_path or "/tmp")  # noqa: S108
-        program = any_program.program(config, plan)
+        program = pod_program(ANY_PROGRAM, config, plan, once=self.manifest.kind.on_ray)
         folder = f"/tmp/trainyard-{plan.name}"  # noqa: S108
         words = tuple(word.replace(FILES_DIRECTORY, folder) for word in program.command)
         files = {f"{folder}/{name}": text for name, text in program.files.items()}

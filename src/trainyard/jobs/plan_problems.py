@@ -21,7 +21,7 @@ from trainyard.jobs.job_object import LABEL
 from trainyard.jobs.job_spec import FILES_DIRECTORY, SCRATCH, JobSpec
 from trainyard.jobs.kinds import KINDS
 from trainyard.jobs.pod_template import HYPERPOD, INSTANCE_TYPE, SHARED_MEMORY
-from trainyard.jobs.recipes import trainyard_trainer
+from trainyard.jobs.recipes import TRAINER
 from trainyard.plan.environment.environment_lint import lint_objects
 from trainyard.plan.environment.job_manifest_rules import PLAIN_SECRET
 from trainyard.plan.environment.variable_rules import VariableScope
@@ -145,7 +145,7 @@ def _room_problems(config: Config, requested: JobSpec, plan: JobSpec, room: Node
             yield f"--instance-type {error}"
     yield from _unknown_room(config, requested, plan, room)
     # Other programs do not read `model.device`.
-    needs_gpu = plan.program.name == trainyard_trainer.NAME and config.model.device.startswith("cuda")
+    needs_gpu = plan.program.name == TRAINER and config.model.device.startswith("cuda")
     if needs_gpu and not plan.resources.gpus and (room is not None or requested.gpus_per_node is not None):
         yield (
             f"model.device: {config.model.device}, but the pods get no GPU; name --gpu-per-node, or set "
@@ -188,9 +188,7 @@ def _unknown_room(config: Config, requested: JobSpec, plan: JobSpec, room: NodeR
 
 def find_storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield why the run of the plan would be lost with its pods."""
-    apart = (
-        plan.several_nodes and plan.program.name == trainyard_trainer.NAME and not config.checkpointing.shared
-    )
+    apart = plan.several_nodes and plan.program.name == TRAINER and not config.checkpointing.shared
     if apart:
         yield from _problems_apart(config, plan)
     elif plan.several_nodes and not plan.claim and plan.program.keeps_run:

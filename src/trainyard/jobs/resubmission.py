@@ -33,11 +33,10 @@ from trainyard.jobs.job_object import (
 )
 from trainyard.jobs.pod_template import set_zone
 from trainyard.jobs.state.job_state import JobState
-from trainyard.jobs.state.reading import annotations_of, field_of, name_of
+from trainyard.jobs.state.reading import Json, annotations_of, field_of, name_of
 from trainyard.run.identity import JOB_FILE
 from trainyard.watch.retry_decision import AvoidedNode
 
-Json = Mapping[str, Any]
 _FOREIGN = re.compile(
     r"(^|\.)(kueue\.x-k8s\.io/(podset|workload|managed)|kubectl\.kubernetes\.io/|sagemaker\.amazonaws\.com/fault)"
 )

@@ -1,6 +1,6 @@
 """Record which network joined the machines of a run, and judge what is on record.
 
-    logs/nccl-*.log ──read──> facts of some processes ──network_event──> events.jsonl, event `network`
+    logs/nccl-*.log ──read──> facts of some processes ──NetworkWatch.event──> events.jsonl, event `network`
     events.jsonl    ──judge_event──> the verdict, for the proof
 
 The event has the facts themselves, so that a proof judges them again. They outlive the logs: a segment that
@@ -59,8 +59,9 @@ class NetworkWatch:
         return log.facts()
 
     def event(self, parts: Sequence[NetworkFacts]) -> dict[str, Any]:
-        """Return the fields of the event `network` for the facts of all processes."""
-        return network_event(parts, self.expected)
+        """Return the fields of the event `network` for the facts of all processes of a job."""
+        facts, expected = merge_facts(parts), self.expected
+        return {"facts": asdict(facts), "expected": asdict(expected), **facts.judge(expected).to_json()}
 
     def fallback(self, event: Mapping[str, Any]) -> str | None:
         """Return what happened in words if TCP is used where a faster network was expected; else None."""
@@ -181,12 +182,6 @@ def nccl_warnings(logs: Iterable[Path]) -> list[str]:
                 if " NCCL WARN " in line:
                     found.setdefault(line.partition(" NCCL WARN ")[2].strip(), line.strip())
     return list(found.values())
-
-
-def network_event(parts: Sequence[NetworkFacts], expected: Expectation) -> dict[str, Any]:
-    """Return the fields of the event `network` for the facts of all processes of a job."""
-    facts = merge_facts(parts)
-    return {"facts": asdict(facts), "expected": asdict(expected), **facts.judge(expected).to_json()}
 
 
 def judge_event(event: Mapping[str, Any], **known: Any) -> tuple[NetworkVerdict, tuple[str, str] | None]:

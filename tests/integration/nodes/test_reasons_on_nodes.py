@@ -16,7 +16,7 @@ from tests.integration.nodes.webhook import admission_webhook
 from tests.waiting import wait_for
 
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.job_reader import JobReader
 from trainyard.jobs.state.job_state import JobState, State
 

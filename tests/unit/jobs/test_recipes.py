@@ -21,8 +21,7 @@ from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_spec import JobSpec, PodResources, Program
 from trainyard.jobs.kinds import KINDS
-from trainyard.jobs.recipes import find_job_recipe, own_command
-from trainyard.jobs.recipes.preset_recipe import program_here, run_in_pods
+from trainyard.jobs.recipes import program_here, program_problems, run_in_pods
 from trainyard.plan.parallel_degrees import Degrees, degree_problems
 from trainyard.programs.presets.preset import load_preset, planned_keys, text_of, with_settings
 from trainyard.programs.program import Program as RunProgram
@@ -167,7 +166,7 @@ def draft_of(config: Config) -> JobSpec:
 
 
 def problems(config: Config) -> list[str]:
-    return list(find_job_recipe(config, own=False).problems(config, draft_of(config)))
+    return list(program_problems(config, draft_of(config)))
 
 
 def rendered(config: Config) -> tuple[list[str], dict[str, str]]:
@@ -292,11 +291,6 @@ def test_nemos_script_is_python_and_reads_what_is_rendered() -> None:
     assert numbers("training.lr_scheduler=constant")["schedule"] is None
     llama = numbers("model.architecture.rope_scaling.rope_type=llama3")["model"]
     assert [llama[name] for name in ("scale_factor", "low_freq_factor", "old_context_len")] == [8, 1, 8192]
-
-
-def test_the_recipe_command_without_a_command_says_where_it_belongs() -> None:
-    config = recipe_config("megatron")
-    assert any("put the command after --" in line for line in own_command.problems(config, draft_of(config)))
 
 
 @pytest.mark.parametrize(

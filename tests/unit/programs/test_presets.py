@@ -11,7 +11,7 @@ from trainyard.config.registries import PRESETS, Choice
 from trainyard.config.schema import Config
 from trainyard.errors import ConfigError
 from trainyard.jobs.job_planning import plan_job
-from trainyard.jobs.recipes.preset_recipe import program_here
+from trainyard.jobs.recipes import program_here
 from trainyard.programs.presets.preset import load_preset
 
 PLANTED = """

@@ -19,7 +19,7 @@ from tests.unit.watch.test_network_verdict import DAMAGES, P5, VERSIONS, Logs, c
 
 from trainyard.proof.proof import Part
 from trainyard.run.identity import read_origin
-from trainyard.watch.network_record import EVENT, network_event
+from trainyard.watch.network_record import EVENT, NetworkWatch
 from trainyard.watch.network_verdict import (
     Expectation,
     Network,
@@ -70,7 +70,7 @@ def expected_of(case: str, version: str) -> Expectation:
 
 def shown(facts: NetworkFacts, expected: Expectation = P5_TYPE) -> dict[str, Any]:
     """The event as it is read from events.jsonl."""
-    event: dict[str, Any] = json.loads(json.dumps({"event": EVENT, **network_event([facts], expected)}))
+    event: dict[str, Any] = json.loads(json.dumps({"event": EVENT, **NetworkWatch(expected).event([facts])}))
     return event
 
 

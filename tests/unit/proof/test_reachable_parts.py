@@ -8,7 +8,7 @@ from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, STEP
 
 from trainyard.proof.proof import Proof
 from trainyard.proof.reachable_parts import PlannedRun, unreachable_parts
-from trainyard.watch.network_record import EVENT, network_event
+from trainyard.watch.network_record import EVENT, NetworkWatch
 from trainyard.watch.network_verdict import Expectation
 
 
@@ -20,7 +20,7 @@ def best_proof(run: PlannedRun, *, is_program: bool) -> Proof:
     if is_program:
         program = {"command": ["python", "train.py"]}
         facts |= {"recipe": "command", "program": program, "program_sha256": "e" * 64}
-    seen = network_event([facts_of("direct", nodes=run.nodes, processes=run.processes)], Expectation())
+    seen = NetworkWatch(Expectation()).event([facts_of("direct", nodes=run.nodes, processes=run.processes)])
     network = [{"event": EVENT, **seen}] if run.keeps_network_log else []
     settings = {**SETTINGS, "compute": {"network": run.network}, "program": {"steps": STEPS}}
     found = Found() if run.store else Found(None, checkpoints={})

@@ -8,7 +8,7 @@ from trainyard.gateways.kubernetes.list_watch import Report, Watch
 from trainyard.gateways.kubernetes.pod_exec import Exec
 
 if TYPE_CHECKING:
-    from trainyard.jobs.volumes.place import Place
+    from trainyard.jobs.state.pod_facts import Place
 
 
 class Api(ApiRequests):

@@ -22,7 +22,7 @@ from trainyard.gateways.kubernetes.api_requests import ApiRequests, message_in, 
 from trainyard.gateways.kubernetes.tls import KEEP_ALIVE, proxy_of, ssl_context
 
 if TYPE_CHECKING:
-    from trainyard.jobs.volumes.place import Place
+    from trainyard.jobs.state.pod_facts import Place
 
 _PROTOCOL = "v4.channel.k8s.io"
 _PING_SECONDS = 15.0

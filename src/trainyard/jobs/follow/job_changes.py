@@ -5,7 +5,7 @@ collector deletes them. The parts that we created, such as ConfigMaps and runtim
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,14 +37,13 @@ from trainyard.jobs.job_reader import FoundJob, JobReader
 from trainyard.jobs.job_submission import submit
 from trainyard.jobs.resubmission import avoid_nodes, first_name, make_resubmission, next_name, require_ended
 from trainyard.jobs.state.pod_facts import whole_number
-from trainyard.jobs.state.reading import annotations_of, name_of, uid_of
+from trainyard.jobs.state.reading import Json, annotations_of, name_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.retry_decision import RetryClaim
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-Json = Mapping[str, Any]
 _DEACTIVATION = {"spec": {"active": False}}
 """Deactivates a Workload; if only the job were suspended, Kueue would start it again."""
 _CONFIG_MAPS = ("/api/v1", "configmaps")

@@ -11,21 +11,22 @@ can replace one that dies; it carries out the claim that it finds.
 """
 
 import logging
+import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ConfigError, DamagedFileError, ServiceError, WaitTimeoutError
 from trainyard.jobs.follow.job_changes import JobEditor
-from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.job_object import AUTO_RETRY, CANCELLED, FOLLOWED_BY, RETRY_CLAIM, RETRY_RECORD
 from trainyard.jobs.job_reader import FoundJob, JobReader, read_nodes
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.jobs.state.pod_facts import PodFacts, pod_facts, whole_number
-from trainyard.jobs.state.reading import annotations_of, uid_of
+from trainyard.jobs.state.reading import Json, annotations_of, uid_of
 from trainyard.jobs.state.state_machine import judge_job
 from trainyard.jobs.volumes.checkpoint_search import newest_step_on_claim
 from trainyard.run.suggested_commands import DEFAULT_CLUSTER, ClusterTarget
@@ -44,7 +45,6 @@ from trainyard.watch.retry_decision import (
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
-Json = Mapping[str, Any]
 _PAUSE = 2.0
 _CONFLICTS = 20
 # A job waits this long, until it is sent again, for a lost node after Kubernetes gave up its pod.
@@ -84,9 +84,26 @@ class RetryLoop:
         deadline = self._clock() + seconds
         job, why = self._reader.find_job(namespace, name, kind), ""
         if retries:
-            state, why = self._retry_to_end(self._last_of_chain(job), deadline)
-        else:
-            state = self._follow(job, deadline, lost_seconds=None)
+            job = self._last_of_chain(job)
+        while True:
+            state = follow_job(
+                self._api,
+                **job.place,
+                seconds=max(1.0, deadline - self._clock()),
+                on_state=self._announce_state,
+                lost_seconds=_LOST_SECONDS if retries and job.kind.suspend else math.inf,
+            )
+            if not (retries and state.ended) or state.state is State.SUCCEEDED:
+                break
+            now = self._read(job)
+            claimed = Stop("it was deleted") if now is None else self._claim(now, state)
+            if now is None or isinstance(claimed, Stop):
+                why = claimed.why
+                break
+            if why := self._wait_for_backoff(now, claimed, deadline):
+                break
+            self._stop_pods(now)
+            job = self._send(now, claimed)
         if why:
             self._announce("retry", f"{state.job}: {why}", "degraded")
         if state.revived:
@@ -98,26 +115,6 @@ class RetryLoop:
         job = self._reader.find_job(state.namespace, state.job, state.kind)
         done = "; ".join(JobEditor(self._reader, job).stop())
         self._announce("job", f"{state.alerts[0].partition(':')[0]}; stopped: {done}", "degraded")
-
-    def _retry_to_end(self, job: FoundJob, deadline: float) -> tuple[JobState, str]:
-        """Return the state of the last job, and why it was not sent again.
-
-        That is empty if the job succeeded or the time was over.
-        """
-        while True:
-            state = self._follow(job, deadline, lost_seconds=_LOST_SECONDS if job.kind.suspend else None)
-            if not state.ended or state.state is State.SUCCEEDED:
-                return state, ""
-            now = self._read(job)
-            claimed = Stop("it was deleted") if now is None else self._claim(now, state)
-            if now is None or isinstance(claimed, Stop):
-                return state, claimed.why
-            if not self._wait_for_backoff(now, claimed, deadline):
-                return state, f"the retry as {claimed.next_name} waits; watch again to continue"
-            if why := self._objection(now):
-                return state, why
-            self._stop_pods(now)
-            job = self._send(now, claimed)
 
     def preview(self, job: FoundJob) -> str:
         """Return in a sentence what would be done about the job now; nothing is changed."""
@@ -142,18 +139,6 @@ class RetryLoop:
                 )
             job = replace(job, name=name, raw=raw)
         return job
-
-    def _follow(self, job: FoundJob, deadline: float, *, lost_seconds: float | None) -> JobState:
-        """Return the end of the job; it has failed if it waits where it need not, as `follow_job` says."""
-        return follow_job(
-            self._api,
-            namespace=job.namespace,
-            name=job.name,
-            kind=job.kind.name,
-            seconds=max(1.0, deadline - self._clock()),
-            on_state=self._announce_state,
-            lost_seconds=lost_seconds,
-        )
 
     def _announce_state(self, state: JobState) -> None:
         verdict = ("failed" if state.exit_code else "ok") if state.ended else ""
@@ -243,15 +228,13 @@ class RetryLoop:
         reason = leaving_reason(found)
         return f"is about to be replaced: {reason}" if reason not in ("", "it is cordoned") else ""
 
-    def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> bool:
-        """Wait for the back-off; return False if the watching time ends first."""
-        while (left := claim.not_before - self._api.cluster_time()) > 0:
+    def _wait_for_backoff(self, job: FoundJob, claim: RetryClaim, deadline: float) -> str:
+        """Wait for the back-off; return why the job is not sent then, empty if it is."""
+        while not (why := self._objection(job)) and (left := claim.not_before - self._api.cluster_time()) > 0:
             if self._clock() >= deadline:
-                return False
+                return f"the retry as {claim.next_name} waits; watch again to continue"
             self._wait(min(left, _PAUSE))
-            if self._objection(job):
-                return True  # the caller checks again, and reports why
-        return True
+        return why
 
     def _objection(self, job: FoundJob) -> str:
         """Return why somebody no longer wants the retry; empty otherwise."""

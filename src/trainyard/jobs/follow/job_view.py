@@ -1,41 +1,69 @@
-"""Keep what a cluster shows of one job: one watch of the job, one of its pods, however many there are.
+"""Follow a job: one watch of the job, one of its pods, however many there are.
 
     watch of the job ──┐
-    watch of its pods ─┴─reports──> Observed, History
-                          ^ Workload, JobSet, events: read when the caller wants them
+    watch of its pods ─┴─reports──> Observed, History ──judge──> JobState ──report──> people
+                          ^ Workload, JobSet, events: read while the job does not run
 
 A broken watch, an expired token and a restart of the API server are waited out; `trouble` says so meanwhile.
-What the state is, `jobs/state` decides.
+What the state is, `jobs/state` decides. The job does not need its follower: a follower may die, and another
+may follow the job at any time.
 """
 
 import logging
+import math
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cluster.server_side_apply import path_part
-from trainyard.errors import PermissionRefusedError, ServiceError
+from trainyard.errors import ConfigError, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.jobs.job_kind import Observed
 from trainyard.jobs.job_reader import FoundJob, JobReader
-from trainyard.jobs.state.job_state import JobState, State
+from trainyard.jobs.kinds import find_kind
+from trainyard.jobs.state.job_state import JobFailure, JobState, State, Waiting
 from trainyard.jobs.state.pod_facts import History, PodFacts, pod_facts
-from trainyard.jobs.state.reading import uid_of
-from trainyard.jobs.state.state_machine import after, judge_job
+from trainyard.jobs.state.reading import Json, uid_of
+from trainyard.jobs.state.state_machine import judge_job
+from trainyard.watch.failure_classes import FailureClass
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
     from trainyard.gateways.kubernetes.list_watch import Report, Watch
 
-Json = Mapping[str, Any]
 _JOB, _PODS = "job", "pods"
 _SETTLE_SECONDS = 0.5
 """Reports that arrive within this time are judged together."""
 _OBSERVE_SECONDS, _CALM_SECONDS = 5.0, 60.0
 """Seconds between reads of Workload, JobSet and events while the job does not run, and while it runs."""
+_LAST_SECONDS = 1.5
+"""Seconds to wait for the last reports of pods after the status shows that the job has ended."""
+_OTHERS_SECONDS = 60.0
+"""The same if the ended pods only lost another pod, whose own report has not arrived yet."""
 _logger = logging.getLogger(__name__)
+
+
+def follow_job(
+    api: "Api",
+    *,
+    namespace: str,
+    name: str,
+    kind: str,
+    seconds: float,
+    on_state: Callable[[JobState], None],
+    lost_seconds: float = math.inf,
+) -> JobState:
+    """Return the state in which the job ended, or its state after `seconds`, whose `exit_code` is then 5.
+
+    `on_state` receives the state whenever it, its reason, or the count of restarts has changed, and at the
+    end. With `lost_seconds`, the job counts as failed once it has waited that long for a lost node. Raises
+    WaitTimeoutError if the job could not be seen at all in this time, PermissionRefusedError if it may not
+    be seen, ConfigError if it does not exist.
+    """
+    with JobView(api, Observed(find_kind(kind), namespace, name, None)) as view:
+        return view.follow_to_end(seconds, on_state, lost_seconds)
 
 
 class JobView:
@@ -67,18 +95,9 @@ class JobView:
             watch.end()
 
     @property
-    def name(self) -> str:
-        return self._known.name
-
-    @property
     def is_seen(self) -> bool:
         """Return whether the first lists of the job and of its pods have arrived."""
         return self._job_seen and (self._pods_seen or self._known.job is None)
-
-    @property
-    def exists(self) -> bool:
-        """Return whether the job has ever been seen."""
-        return bool(self._uid)
 
     @property
     def pods(self) -> tuple[PodFacts, ...]:
@@ -122,16 +141,78 @@ class JobView:
 
     def judge(self) -> JobState:
         """Return the state by everything that is known, and remember what was seen."""
-        observed = self.observation()
-        self.history = after(observed, self.history)
-        return judge_job(observed, self.history)
+        state = judge_job(self.observation(), self.history)
+        self.history = self.history.with_pods(self.pods, ran=state.state is State.RUNNING)
+        return state
 
-    def list_pods(self) -> None:
-        """Read the pods again, because their watch may be broken; ignore an empty list."""
-        if self._known.job is not None and not self._known.deleted:
+    def follow_to_end(
+        self, seconds: float, on_state: Callable[[JobState], None], lost_seconds: float
+    ) -> JobState:
+        """See `follow_job`."""
+        deadline = self._clock() + seconds
+        state: JobState | None = None
+        reported, lost_since = None, None
+        while (left := deadline - self._clock()) > 0:
+            changed = self.take(min(left, max(0.2, self.seconds_until_observation)))
+            if not self.is_seen:
+                continue
+            if changed or self.seconds_until_observation <= 0:
+                if not self._uid:
+                    raise ConfigError(f"There is no {self._known.kind.api_kind} {self._known.name} to follow")
+                state = self.current_state()
+                if state.ended:
+                    state = self._final_state(state)
+                    on_state(state)
+                    return state
+                if (state.state, state.reason, state.restarts) != reported:
+                    reported = (state.state, state.reason, state.restarts)
+                    on_state(state)
+            if state is None or (lost := self._lost_node(state)) is None:
+                lost_since = None
+                continue
+            lost_since = lost_since or self._clock()
+            if self._clock() - lost_since >= lost_seconds:
+                why = (lost.evidence,)
+                failure = JobFailure(lost.failure_class, why, recovers=True, node=lost.node, fix=lost.fix)
+                return replace(state, state=State.FAILED, failure=failure, reason=lost.evidence)
+        if state is None:
+            raise WaitTimeoutError(
+                f"{self._api.access.server} showed nothing of {self._known.name} in {seconds:.0f} seconds"
+            )
+        return state
+
+    def _lost_node(self, state: JobState) -> Waiting | None:
+        """Return that the job waits for a lost node; None if it does not.
+
+        A node that is only silent may answer again until Kubernetes removes its pods.
+        """
+        waiting = state.waiting
+        if waiting is None or waiting.failure_class is not FailureClass.NODE_LOST:
+            return None
+        silent = {pod.node for pod in self.pods if pod.silent and not pod.disruption}
+        return None if waiting.node in silent - {""} else waiting
+
+    def _final_state(self, state: JobState) -> JobState:
+        """Return the final state, including the pods' last reports and one last observation."""
+        until = self._clock() + _LAST_SECONDS
+        while (left := until - self._clock()) > 0 and state.state is not State.SUCCEEDED:
+            self.take(left)
+        until = self._clock() + _OTHERS_SECONDS
+        while state.failure is not None and state.failure.lost_another:
+            # The pod that the others lost has not reported yet.
+            again = self.judge()
+            state = again if again.ended else state
+            left = until - self._clock()
+            if left <= 0 or not again.ended or not any(pod.live for pod in self.pods):
+                break
+            self.take(min(left, _OBSERVE_SECONDS))
+        if self._known.job is not None and not self._known.deleted:  # the watch of the pods may be broken
             job = FoundJob(self._known.kind, self._known.namespace, self._known.name, self._known.job)
             if listed := self._reader.pods(job):
                 self._pods = {pod.uid: pod for pod in listed}
+        self.observe_around()
+        again = self.judge()
+        return again if again.ended else state
 
     def take(self, wait: float) -> bool:
         """Wait for a report and process it with those right after it; return whether there was one.

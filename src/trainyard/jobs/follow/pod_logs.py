@@ -6,22 +6,22 @@ The log of a deleted pod is lost, except what its run directory has.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from trainyard.cluster.server_side_apply import path_part
 from trainyard.errors import ServiceError
+from trainyard.jobs.state.reading import Json
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api
 
 _AT_ONCE = 8
 _SILENCE = 60.0
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,21 @@ class ContainerLog:
     pod: str
     uid: str
     container: str
-    restarts: int
+    life: int
+    """How many times it was restarted before; a life is from one start to its end."""
     previous: bool = False
     running: bool = False
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """A key for one life of a container: from one start to its end."""
-        return self.uid, self.container, self.restarts - (1 if self.previous else 0)
-
-    @property
     def title(self) -> str:
         """The prefix of each of its lines."""
-        life = self.key[2]
-        return f"{self.pod}/{self.container}" + (f"#{life}" if life else "")
+        return f"{self.pod}/{self.container}" + (f"#{self.life}" if self.life else "")
 
     @property
     def file_name(self) -> str:
         """A file name per life of the container, because a pod that is created again has the same name."""
-        life = self.key[2]
-        return f"{self.pod}.{self.uid[:8]}.{self.container}" + (f".restart-{life}" if life else "") + ".log"
+        restart = f".restart-{self.life}" if self.life else ""
+        return f"{self.pod}.{self.uid[:8]}.{self.container}{restart}.log"
 
 
 def container_logs(pods: Iterable[Json], *, previous: bool = True) -> list[ContainerLog]:
@@ -66,7 +61,7 @@ def _pod_logs(pod: Json) -> Iterator[ContainerLog]:
             state, restarts = entry.get("state") or {}, int(entry.get("restartCount") or 0)
             container = str(entry.get("name"))
             if (entry.get("lastState") or {}).get("terminated"):
-                yield ContainerLog(name, uid, container, max(restarts, 1), previous=True)
+                yield ContainerLog(name, uid, container, max(restarts, 1) - 1, previous=True)
             if state.get("running") or state.get("terminated"):
                 yield ContainerLog(name, uid, container, restarts, running=bool(state.get("running")))
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from trainyard.cluster.fitness import leaving_reason
 from trainyard.errors import ServiceError
 from trainyard.jobs.job_reader import FoundJob, read_nodes
-from trainyard.jobs.state.pod_facts import PodFacts
-from trainyard.jobs.volumes.place import Place
+from trainyard.jobs.state.pod_facts import Place, PodFacts
 
 if TYPE_CHECKING:
     from trainyard.gateways.kubernetes.api import Api

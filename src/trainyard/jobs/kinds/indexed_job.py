@@ -5,13 +5,11 @@ pods with a subdomain cannot be sent again under another name: the names in its 
 would be those of the earlier Job.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from trainyard.cluster.needed_apis import NeededApi
 from trainyard.jobs.job_kind import JobKind, Observed
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
+    Json,
     Phase,
     Reading,
     count,
@@ -21,7 +19,6 @@ from trainyard.jobs.state.reading import (
     true_conditions,
 )
 
-Json = Mapping[str, Any]
 _BY_CONTROLLER = ("controller-uid", "job-name")
 """Labels that the API server writes into the template, with and without the prefix of the API group."""
 

@@ -16,7 +16,6 @@ The operator's condition `Restarting` is not reliable: it is overwritten within 
 removed.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +27,7 @@ from trainyard.jobs.pod_template import pod_template
 from trainyard.jobs.state.pod_facts import completion_index, whole_number
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
+    Json,
     Phase,
     Reading,
     count,
@@ -39,7 +39,6 @@ from trainyard.jobs.state.reading import (
     true_conditions,
 )
 
-Json = Mapping[str, Any]
 CONTAINER = "pytorch"
 """The container name that the operator's webhook requires."""
 _RESUME = "sagemaker.amazonaws.com/enable-job-auto-resume"

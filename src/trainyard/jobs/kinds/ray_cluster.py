@@ -19,7 +19,7 @@ A RayCluster never ends; the command on it does.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from trainyard.jobs.pod_template import NOT_DISRUPTED, container_security, pod_t
 from trainyard.jobs.state.pod_facts import COMPLETION_INDEX, completion_index, whole_number
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
+    Json,
     Phase,
     Reading,
     claims_of,
@@ -46,7 +47,6 @@ from trainyard.plan.instances import GPU
 from trainyard.run.launch_environment import nccl_log_variables
 from trainyard.watch.failure_classes import FailureClass
 
-Json = Mapping[str, Any]
 LONGEST_NAME = 47
 """KubeRay's limit for RayJobs."""
 _LONGEST_CLUSTER = 53

@@ -5,8 +5,6 @@ success, because `Complete` is also set for a command that was stopped.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from trainyard.cluster.needed_apis import NeededApi
 from trainyard.jobs.job_kind import JobKind, Manifests, Observed, OwnedObjects
@@ -14,10 +12,9 @@ from trainyard.jobs.job_object import job_object, make_files_config_map
 from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.kinds import ray_cluster
 from trainyard.jobs.state.pod_troubles import PATIENCE
-from trainyard.jobs.state.reading import NOT_ACTED, Phase, Reading, count, field_of, one_line, time_of
+from trainyard.jobs.state.reading import NOT_ACTED, Json, Phase, Reading, count, field_of, one_line, time_of
 from trainyard.watch.failure_classes import FailureClass
 
-Json = Mapping[str, Any]
 _ENDS = ("SUCCEEDED", "FAILED", "STOPPED")
 _CLOCKS_DIFFER = 60.0
 """Ray reports the time of its node, the cluster that of its API server."""
@@ -63,7 +60,7 @@ def read_status(observed: Observed) -> Reading:
         reason = f"Ray says {command}; the operator has not ended the job yet"
         return Reading(Phase.RUNNING, reason, wanted, anew)
     if command == "RUNNING":
-        if (lost := _loss_of_head(observed, status)) is not None:
+        if (lost := _loss_of_head(observed, status, wanted)) is not None:
             return lost
         return Reading(Phase.RUNNING, "Ray runs the command", wanted, anew)
     if not deployment:
@@ -73,7 +70,7 @@ def read_status(observed: Observed) -> Reading:
     )
 
 
-def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
+def _loss_of_head(observed: Observed, status: Json, wanted: int | None) -> Reading | None:
     """Return the reading of a job whose command ran on an earlier head; None if it runs on the present one.
 
     Ray loses its state with the head, and KubeRay keeps the command's last status. A submitter that still
@@ -83,7 +80,6 @@ def _loss_of_head(observed: Observed, status: Json) -> Reading | None:
     started = time_of(field_of(status, "rayJobInfo", "startTime"))
     if head is None or started is None or started >= head.changed - _CLOCKS_DIFFER:
         return None
-    wanted = ray_cluster.count_ray_pods(field_of(observed.job or {}, "spec", "rayClusterSpec") or {})
     reason = f"{head.name} is a new head, and the command was lost with the earlier one"
     if observed.now - head.changed < PATIENCE:
         return Reading(Phase.RESTARTING, reason, wanted)

@@ -11,7 +11,6 @@ A running TrainJob has no conditions at all. `jobsStatus` shows that it runs, an
 condition Suspended with status False belongs to a job that was resumed.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from trainyard.jobs.job_spec import JobSpec
 from trainyard.jobs.pod_template import pod_template, resources_of
 from trainyard.jobs.state.reading import (
     NOT_ACTED,
+    Json,
     Phase,
     Reading,
     count,
@@ -38,7 +38,6 @@ from trainyard.jobs.state.reading import (
     uid_of,
 )
 
-Json = Mapping[str, Any]
 API = "trainer.kubeflow.org/v1alpha1"
 CONTAINER = TRAINER = "node"
 """The container, and the replicated Job that trains; other Jobs prepare data and models."""

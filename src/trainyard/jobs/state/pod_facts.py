@@ -12,12 +12,10 @@ how they ended. Every change returns a new value.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from trainyard.jobs.state.reading import annotations_of, field_of, one_line, read_labels, time_of
+from trainyard.jobs.state.reading import Json, annotations_of, field_of, one_line, read_labels, time_of
 from trainyard.plan.instances import EFA
 
-Json = Mapping[str, Any]
 LAST_LINES = 20
 _MOST_LETTERS = 4000
 _LOST_CONTAINER = "ContainerStatusUnknown"
@@ -33,6 +31,19 @@ def completion_index(pod: Json) -> int | None:
 def whole_number(text: object) -> int | None:
     """Return the number that a label holds; None for anything else."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A container in which a command can run."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+    """Empty means the only container, or the pod's default."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}" + (f"/{self.container}" if self.container else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +290,8 @@ class History:
     ended: Mapping[str, PodFacts] = field(default_factory=dict)
     """Uid -> the last facts of a pod that ended with a failure."""
 
-    def with_pods(self, pods: Iterable[PodFacts]) -> "History":
-        """Return this history with these pods added."""
+    def with_pods(self, pods: Iterable[PodFacts], *, ran: bool = False) -> "History":
+        """Return this history with these pods added; `ran` says whether all of the job's pods run now."""
         places, restarts, ended = dict(self.pods), dict(self.container_restarts), dict(self.ended)
         for pod in pods:
             known, this = places.get(pod.place, ()), (pod.created, pod.uid)
@@ -292,7 +303,7 @@ class History:
                 before = ended.get(pod.uid)  # a deleted pod may lose the end of its containers
                 ends = before.ends if before is not None and not pod.ends else pod.ends
                 ended[pod.uid] = replace(pod, ends=ends)
-        return replace(self, pods=places, container_restarts=restarts, ended=ended)
+        return History(self.ran or ran, places, restarts, ended)
 
     def restarts(self, wanted: int | None) -> int:
         """Return the number of pods created again and containers restarted, for a job of `wanted` pods."""

@@ -8,7 +8,6 @@ no reason until the next one, five minutes later.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from trainyard.jobs.state.job_state import Waiting
 from trainyard.jobs.state.pod_facts import describe_end
 from trainyard.jobs.state.pod_failures import INIT_CONTAINER, explain_lines
 from trainyard.jobs.state.reading import (
+    Json,
     Phase,
     Reading,
     conditions,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
     from trainyard.jobs.state.pod_facts import History, PodFacts
 
-Json = Mapping[str, Any]
 PATIENCE = 900.0
 """Seconds that a pod may wait for something that can still recover; images of 20 GB take minutes."""
 _SOON = 60.0

@@ -131,8 +131,6 @@ def time_of(text: object) -> float | None:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    if moment.year < 1971:
-        return None
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return seconds if seconds > _LEAST_TIME else None
 

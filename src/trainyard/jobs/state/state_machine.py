@@ -21,9 +21,9 @@ from trainyard.jobs.job_object import (
     RETRY_CLAIM,
     is_unproven,
 )
-from trainyard.jobs.state.causes import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.pod_facts import History, describe_end, whole_number
+from trainyard.jobs.state.pod_failures import failure_of_claim, failure_of_job, find_fix, suspects_of
 from trainyard.jobs.state.pod_troubles import find_troubles
 from trainyard.jobs.state.reading import Phase, Reading, annotations_of, time_of, uid_of
 from trainyard.watch.failure_classes import FailureClass
@@ -32,27 +32,15 @@ if TYPE_CHECKING:
     from trainyard.jobs.job_kind import Observed
     from trainyard.jobs.state.pod_facts import PodFacts
 
-_ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.UNCLEAR)
 GONE = "The job is gone, and how it ended was not seen"
 
 
 def judge_job(observed: "Observed", history: History | None = None) -> JobState:
     """Return the state of the job. `history` adds facts about pods that no longer exist."""
-    judge = _judge_of(observed, history or History())
-    return judge.finished_state() or judge.interrupted_state() or judge.ongoing_state()
-
-
-def after(observed: "Observed", history: History) -> History:
-    """Return `history` with this observation added."""
-    judge = _judge_of(observed, history)
-    past = judge.past
-    return replace(past, ran=past.ran or (judge.all_run() and judge.reading.phase not in _ENDED))
-
-
-def _judge_of(observed: "Observed", history: History) -> "_Judge":
     is_gone = observed.job is None
     reading = Reading(Phase.UNCLEAR, GONE) if is_gone else observed.kind.read_status(observed)
-    return _Judge(observed, history.with_pods(observed.pods), reading)
+    judge = _Judge(observed, (history or History()).with_pods(observed.pods), reading)
+    return judge.finished_state() or judge.interrupted_state() or judge.ongoing_state()
 
 
 @dataclass(frozen=True)

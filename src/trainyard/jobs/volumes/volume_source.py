@@ -7,12 +7,11 @@ or written in the pod.
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import CheckpointError, ServiceError, ServiceTroubleError
-from trainyard.jobs.volumes.place import Place
+from trainyard.jobs.state.pod_facts import Place
 from trainyard.programs.checkpoints import volume_agent
 from trainyard.programs.checkpoints.volume_listing import VolumeFile, VolumeListing, parse_listing
 
@@ -22,16 +21,6 @@ if TYPE_CHECKING:
 _LOADER = "import sys;exec(compile(sys.stdin.buffer.read({size}).decode(),'trainyard','exec'))"
 _MOST_PRINTED = 1 << 16
 _NO_PYTHON = (126, 127)
-
-
-@dataclass(frozen=True)
-class FileDigest:
-    """The pod's facts about a file that it has read."""
-
-    size: int
-    sha256: str
-    is_same: bool
-    """The file did not change while it was read."""
 
 
 class VolumeSource:
@@ -50,19 +39,22 @@ class VolumeSource:
         self._run(["look", self.root], output.extend)
         return parse_listing(bytes(output))
 
-    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> FileDigest:
-        """Pass the bytes of the file from `start` on to `take`; return the pod's facts about the complete
-        file.
+    def send(self, file: VolumeFile, start: int, take: Callable[[bytes], None]) -> str:
+        """Pass the bytes of the file from `start` on to `take`; return the SHA-256 of all of it in the pod.
 
         Raises ServiceTroubleError if the connection breaks; the bytes that `take` has received are correct.
+        Raises CheckpointError for a file that changed meanwhile, or since it was listed.
         """
         answer = self._run(["send", self.root, file.path, str(start)], take)
         try:
-            return FileDigest(int(answer["size"]), str(answer["sha256"]), answer["same"] is True)
+            size, digest, is_same = int(answer["size"]), str(answer["sha256"]), answer["same"] is True
         except (KeyError, TypeError, ValueError):
             raise ServiceError(
                 f"the program in the pod did not report what it has read of {file.path}"
             ) from None
+        if not is_same or size != file.size:
+            raise CheckpointError(f"{file.path} changed while it was copied; copy again when it is done")
+        return digest
 
     def _run(self, words: Sequence[str], take: Callable[[bytes], None]) -> dict[str, Any]:
         """Run the program and pass on its output; return the last line of its answer."""

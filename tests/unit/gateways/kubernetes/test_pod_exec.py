@@ -15,7 +15,7 @@ from trainyard.gateways.kubernetes import pod_exec
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 from trainyard.gateways.kubernetes.pod_exec import Exec
-from trainyard.jobs.volumes.place import Place
+from trainyard.jobs.state.pod_facts import Place
 
 pytestmark = pytest.mark.process
 

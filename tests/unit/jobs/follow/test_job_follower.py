@@ -1,5 +1,6 @@
 """Following a job over a scripted API server: its cost, and its reports when nothing can be read."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,8 @@ from tests.unit.jobs.state.shapes import condition, ended, job, pod, running
 
 from trainyard.errors import ConfigError, ExitCode, PermissionRefusedError, ServiceError, WaitTimeoutError
 from trainyard.gateways.kubernetes.api import Api
-from trainyard.jobs.follow import job_follower, job_view
-from trainyard.jobs.follow.job_follower import follow_job
+from trainyard.jobs.follow import job_view
+from trainyard.jobs.follow.job_view import follow_job
 from trainyard.jobs.state.job_state import JobState, State
 from trainyard.watch.failure_classes import FailureClass
 
@@ -26,7 +27,7 @@ def list_of(*objects: Json, version: str = "10") -> Answer:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_view, "_SETTLE_SECONDS", 0.1)
-    monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.5)
+    monkeypatch.setattr(job_view, "_LAST_SECONDS", 0.5)
 
 
 class TwoPaths(Script):
@@ -55,7 +56,7 @@ def followed(
     pods: Script,
     seconds: float = 20.0,
     on_state: Callable[[JobState], None] | None = None,
-    lost_seconds: float | None = None,
+    lost_seconds: float = math.inf,
 ) -> JobState:
     with serving(TwoPaths(jobs, pods)) as script:
         return follow_job(
@@ -91,9 +92,9 @@ LOST = "Rank 0 lost another process of this run, which died or hung (Connection 
 def test_the_pod_that_was_lost_to_the_others_is_waited_for(
     says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(job_view, "_LAST_SECONDS", 0.1)
     monkeypatch.setattr(job_view, "_OBSERVE_SECONDS", 0.2)
-    monkeypatch.setattr(job_follower, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
+    monkeypatch.setattr(job_view, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)
     master, worker = running()
     alone = ended(1, name="job-0", rank=0, uid=master["metadata"]["uid"], text=LOST)
     cause = ended(1, name="job-1", rank=1, uid=worker["metadata"]["uid"], reason="OOMKilled", deleting=True)

@@ -54,11 +54,9 @@ def test_every_life_of_a_container_has_a_key_and_a_file_of_its_own() -> None:
         pod("a", uid=uid, restarts=n, last=terminated(1) if n else None) for uid in "xy" for n in range(3)
     ]
     logs = container_logs(lives)
-    keys = {log.key for log in logs}
-    assert keys == {(uid, "pytorch", life) for uid in "xy" for life in range(3)}
-    assert len({log.file_name for log in logs}) == len(keys)
-    same = {log.key: log.file_name for log in logs}
-    assert all(log.file_name == same[log.key] for log in logs), (
+    names = {(log.uid, log.life, log.file_name) for log in logs}
+    assert {(uid, life) for uid, life, _ in names} == {(uid, life) for uid in "xy" for life in range(3)}
+    assert len({name for *_, name in names}) == len(names) == 6, (
         "a life is named alike while it runs and after"
     )
 
@@ -75,7 +73,7 @@ def test_the_last_lines_or_all_are_read(cluster: MemoryCluster) -> None:
     api = Api(cluster.access())
     assert read_log(api, "team", FIRST) == ["one", "two", "drei ä", ""]
     assert read_log(api, "team", FIRST, tail=2) == ["drei ä", ""]
-    before = ContainerLog("a", "uid-of-a", "pytorch", 1, previous=True)
+    before = ContainerLog("a", "uid-of-a", "pytorch", 0, previous=True)
     assert read_log(api, "team", before) == ["before"]
 
 

@@ -21,10 +21,9 @@ from tests.unit.jobs.state.shapes import (
 
 from trainyard.errors import ExitCode
 from trainyard.jobs.kinds import find_kind
-from trainyard.jobs.state.causes import first_failure
 from trainyard.jobs.state.job_state import JobFailure, State
 from trainyard.jobs.state.pod_facts import History, pod_facts
-from trainyard.jobs.state.pod_failures import explain_lines
+from trainyard.jobs.state.pod_failures import explain_lines, first_failure
 from trainyard.jobs.state.pod_troubles import PATIENCE
 from trainyard.jobs.state.reading import time_of
 from trainyard.jobs.state.state_machine import judge_job

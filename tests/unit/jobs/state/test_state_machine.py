@@ -28,7 +28,7 @@ from trainyard.errors import ExitCode
 from trainyard.jobs.state.job_state import State
 from trainyard.jobs.state.pod_facts import History
 from trainyard.jobs.state.pod_troubles import PATIENCE
-from trainyard.jobs.state.state_machine import after, judge_job
+from trainyard.jobs.state.state_machine import judge_job
 from trainyard.watch.failure_classes import FailureClass
 
 Json = dict[str, Any]
@@ -277,8 +277,8 @@ def test_a_pod_that_is_made_anew_is_a_restart_until_it_runs(kind: str) -> None:
         if state is State.RUNNING and restarts == 0:
             shown = first
         observed = seen(kind, raw, shown)
-        history = after(observed, history)
         found = judge_job(observed, history)
+        history = history.with_pods(observed.pods, ran=found.state is State.RUNNING)
         assert (found.state, found.restarts) == (state, restarts)
 
 

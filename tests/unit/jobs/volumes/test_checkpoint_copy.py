@@ -16,15 +16,14 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.job_spec import Program
 from trainyard.jobs.kinds import KINDS, find_kind
-from trainyard.jobs.volumes import checkpoint_copy, helper_pod
+from trainyard.jobs.state.pod_facts import Place
+from trainyard.jobs.volumes import checkpoint_copy, checkpoint_search
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
-    CheckpointFolder,
     job_checkpoint_folder,
     newest_step_on_claim,
     open_found_folder,
 )
-from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
 
@@ -61,7 +60,7 @@ def copied(server: ExecServer, to: Path, checkpoint: FoundCheckpoint | None = No
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper_pod, "_PAUSE", 0.01)
+    monkeypatch.setattr(checkpoint_search, "_PAUSE", 0.01)
     monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
@@ -190,8 +189,8 @@ def pods(*found: Json) -> Json:
 
 
 def listed(server: ExecServer, *, image: str = "", seconds: float = 300.0, **where: Any) -> list[str]:
-    folder = CheckpointFolder(namespace="team", **where)
-    with open_found_folder(Api(server.access()), folder, image=image, seconds=seconds) as there:
+    api = Api(server.access())
+    with open_found_folder(api, "team", image=image, seconds=seconds, **where) as there:
         return [each.path for each in find_checkpoints(there.listing())]
 
 
