@@ -130,13 +130,7 @@ def test_problems_of_all_files_come_in_one_go_bases_first(write_files: Write) ->
         }
     )
     places = [line.split(": ")[0] for line in message(path).split("\n")]
-    assert places == [
-        "z.yaml:1",
-        "z.yaml:3",
-        "a.yaml:3",
-        "a.yaml:4",
-        "4 errors. Nothing was started.",
-    ]
+    assert places == ["z.yaml:1", "z.yaml:3", "a.yaml:3", "a.yaml:4", "4 errors. Nothing was started."]
 
 
 def test_what_a_broken_base_would_have_held_is_not_called_missing(write_files: Write) -> None:
@@ -156,9 +150,6 @@ def test_a_wrong_value_in_a_base_is_healed_by_what_extends_it(write_files: Write
 
 def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(write_files: Write) -> None:
     path = write_files(
-        {
-            "b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n",
-            "a.yaml": "extends: b.yaml\n\ntraining:\n",
-        }
+        {"b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n", "a.yaml": "extends: b.yaml\n\ntraining:\n"}
     )
     assert message(path).startswith("a.yaml:3: training: expected a section of keys, got null\n1 error")

@@ -62,10 +62,7 @@ def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., P
         ("extends=x.yaml", None),
         ("training.max_steps=1e3", "expected a whole number, got 1000.0"),
         ("training.max_steps=many", 'expected a whole number, got "many"'),
-        (
-            "training.max_steps='5'",
-            'expected a whole number, got "5" (a string: remove the quotes)',
-        ),
+        ("training.max_steps='5'", 'expected a whole number, got "5" (a string: remove the quotes)'),
         ("training.learning_rate=.inf", "expected a finite number, got .inf"),
         ("training.seed=" + "9" * 5000, None),
         ("model.name='x", "the quotes or brackets are not closed, or text follows them"),

@@ -55,13 +55,7 @@ TAB = "a tab; write spaces, which YAML needs before words"
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        "\tmax_steps: 5",
-        "  \tmax_steps: 5",
-        "  seed: 1\n\tmax_steps: 5",
-        "  seed: 1\n  \tmax_steps: 5",
-    ],
+    "body", ["\tmax_steps: 5", "  \tmax_steps: 5", "  seed: 1\n\tmax_steps: 5", "  seed: 1\n  \tmax_steps: 5"]
 )
 def test_a_tab_before_a_word_is_named_with_its_line(complaints: Complaints, body: str) -> None:
     line = 3 + body.count("\n")
@@ -70,9 +64,7 @@ def test_a_tab_before_a_word_is_named_with_its_line(complaints: Complaints, body
 
 def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) -> None:
     text = "model:\n  name: 'a\tb'\t# c\td\n  path: |\n    x\ty\n#\te\ntraining:\t\n  max_step: 5\t\n"
-    assert complaints(text) == [
-        "c.yaml:7: training.max_step: unknown key; did you mean max_steps?",
-    ]
+    assert complaints(text) == ["c.yaml:7: training.max_step: unknown key; did you mean max_steps?"]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,7 @@ from tests.cases import each_case
 from trainyard.errors import ExitCode
 from trainyard.programs.checkpoints.taken_checkpoint import TakenCheckpoint
 from trainyard.programs.observations import ProgramError
-from trainyard.programs.program_records import (
-    COST_LIMIT,
-    ProgramEnd,
-    program_outcome,
-)
+from trainyard.programs.program_records import COST_LIMIT, ProgramEnd, program_outcome
 from trainyard.programs.sources import Source
 
 CODES = (0, 1, 2, 75, 130, 137, 143)

@@ -309,11 +309,7 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     [
         ((2.0, 2.1), (1e-3, 1e-3), None),
         ((2.0, 3.1), (1e-3, 1e-3), "the loss jumped from 2 to 3.1 where it was resumed after step 10"),
-        (
-            (2.0, 2.0),
-            (1e-3, 4e-4),
-            "the learning rate jumped from 0.001 to 0.0004 where it was",
-        ),
+        ((2.0, 2.0), (1e-3, 4e-4), "the learning rate jumped from 0.001 to 0.0004 where it was"),
         ((2.0, 2.0), (1e-3, 2e-3), None),
     ],
 )
@@ -663,9 +659,7 @@ def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
-def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
-    on_disk: dict[int, str],
-) -> None:
+def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(on_disk: dict[int, str]) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
     step = str(part(judge(found=found), "stored").next_step)
     assert ("store sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})

@@ -50,10 +50,7 @@ RUN = {
         "state_sha256": {"model": DIGEST, "optimizer": DIGEST},
     },
 }
-FILES = [
-    {"path": "a", "size": 1, "sha256": DIGEST},
-    {"path": "b", "size": 25, "sha256": DIGEST},
-]
+FILES = [{"path": "a", "size": 1, "sha256": DIGEST}, {"path": "b", "size": 25, "sha256": DIGEST}]
 CHECKPOINT = {"schema": 1, "step": 1, "run_id": "r", "created": 1.0, "files": FILES}
 MANIFEST = {
     "schema": 1,

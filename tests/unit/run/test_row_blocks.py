@@ -85,8 +85,7 @@ ODD = (
     size=st.sampled_from([1, 60, 200, 1 << 18]),
 )
 @settings(
-    max_examples=4 * settings().max_examples,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], ends: bool, size: int

@@ -9,12 +9,7 @@ from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
 from trainyard.gateways.local_machine import network_devices
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher
-from trainyard.watch.network_record import (
-    NetworkWatch,
-    NodeNetwork,
-    expectation_here,
-    nccl_warnings,
-)
+from trainyard.watch.network_record import NetworkWatch, NodeNetwork, expectation_here, nccl_warnings
 from trainyard.watch.network_verdict import Expectation, NetworkFacts
 
 IB = "infiniband/mlx5_0"

@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.cases import each_case
 
-from trainyard.watch.network_verdict import (
-    Expectation,
-    Network,
-    NetworkLog,
-    NetworkVerdict,
-)
+from trainyard.watch.network_verdict import Expectation, Network, NetworkLog, NetworkVerdict
 
 P5, G6 = Expectation(efa=32, rdma=True, nodes=2), Expectation(efa=1, rdma=False, nodes=2)
 

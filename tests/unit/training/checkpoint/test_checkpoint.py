@@ -13,11 +13,7 @@ from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, remove_old_checkpoints
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint.checkpoint import (
-    PendingSave,
-    load_checkpoint,
-    newest_good_checkpoint,
-)
+from trainyard.training.checkpoint.checkpoint import PendingSave, load_checkpoint, newest_good_checkpoint
 from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.shards import share_out
 from trainyard.training.checkpoint.training_state import TrainingState

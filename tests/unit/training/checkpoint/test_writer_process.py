@@ -17,16 +17,8 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.checkpoint.shards import (
-    all_finite,
-    live_tensors,
-    share_out,
-    write_checkpoint_index,
-)
-from trainyard.training.checkpoint.writer_process import (
-    BackgroundEngine,
-    Engine,
-)
+from trainyard.training.checkpoint.shards import all_finite, live_tensors, share_out, write_checkpoint_index
+from trainyard.training.checkpoint.writer_process import BackgroundEngine, Engine
 from trainyard.training.runtime.world import ALONE
 
 Tensors = dict[str, dict[str, Tensor]]

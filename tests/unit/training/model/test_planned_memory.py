@@ -21,10 +21,7 @@ from trainyard.training.runtime.world import World
 OPTIMIZER = "Optimizer.step#AdamW.step"
 
 
-@pytest.mark.parametrize(
-    ("processes", "dtype", "accumulation"),
-    [(2, "float32", 3), (8, "bfloat16", 3)],
-)
+@pytest.mark.parametrize(("processes", "dtype", "accumulation"), [(2, "float32", 3), (8, "bfloat16", 3)])
 def test_accumulation_over_shards_uses_the_planned_memory(
     processes: int, dtype: str, accumulation: int
 ) -> None:

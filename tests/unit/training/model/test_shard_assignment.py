@@ -27,10 +27,7 @@ SHAPE = {
     "num_key_value_heads": 2,
     "vocab_size": 264,
 }
-MESHES: list[dict[str, Any]] = [
-    {"strategy": "fsdp"},
-    {"strategy": "hsdp", "replicas": 2},
-]
+MESHES: list[dict[str, Any]] = [{"strategy": "fsdp"}, {"strategy": "hsdp", "replicas": 2}]
 
 
 @pytest.fixture

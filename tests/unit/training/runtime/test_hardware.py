@@ -68,10 +68,7 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr(dist, "init_process_group", alone)
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused = r"Not all processes of this run joined within 300 s \(Timed out"
-    with (
-        pytest.raises(TrainingFailedError, match=refused),
-        join_world("cpu", "ddp"),
-    ):
+    with pytest.raises(TrainingFailedError, match=refused), join_world("cpu", "ddp"):
         pytest.fail("there is no world")
 
 

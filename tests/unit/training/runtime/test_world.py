@@ -26,10 +26,7 @@ os.write(1, b"the interpreter ends\\n")
 
 @pytest.mark.parametrize(
     ("strategy", "outcome", "code", "output"),
-    [
-        ("single", "", 0, "the interpreter ends\ncleans up\n"),
-        ("fsdp", "fails", 7, "cleans up\n"),
-    ],
+    [("single", "", 0, "the interpreter ends\ncleans up\n"), ("fsdp", "fails", 7, "cleans up\n")],
 )
 def test_the_interpreter_of_a_process_that_had_a_group_does_not_end(
     tmp_path: Path, strategy: str, outcome: str, code: int, output: str

@@ -11,12 +11,7 @@ from trainyard.config.schema import ArchitectureConfig, ModelConfig, RopeScaling
 from trainyard.errors import ConfigError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.training.model.model import rotary_frequencies
-from trainyard.training.weights.gguf_weights import (
-    GgufHeader,
-    GgufWeights,
-    gguf_name,
-    our_name,
-)
+from trainyard.training.weights.gguf_weights import GgufHeader, GgufWeights, gguf_name, our_name
 from trainyard.training.weights.starting_weights import open_starting_weights, open_weights
 from trainyard.training.weights.weight_fit import parameters_of
 
