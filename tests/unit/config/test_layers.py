@@ -1,11 +1,15 @@
-"""Files that extend others: what wins, where values come from, and bases that cannot be read."""
+"""Files that extend others and values of the command line; what people read about a wrong one."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cases import each_case
 
+from trainyard.config.key_lookup import unknown_key
 from trainyard.config.load import load_config
+from trainyard.config.problems import DEFAULT, Origin, explanation_lines, shorten
 from trainyard.errors import ConfigError
 
 Write = Callable[..., Path]
@@ -153,3 +157,198 @@ def test_a_section_replaced_by_a_value_is_blamed_on_who_replaced_it(write_files:
         {"b.yaml": "model: {name: x}\ntraining: {max_steps: 5}\n", "a.yaml": "extends: b.yaml\n\ntraining:\n"}
     )
     assert message(path).startswith("a.yaml:3: training: expected a section of keys, got null\n1 error")
+
+
+MINIMAL = "model: {name: x}\ntraining: {max_steps: 5}\n"
+Complaints = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("training.learning_rate=5e-5", 5e-5),
+        ("training.learning_rate=1e-3", 1e-3),
+        ("training.learning_rate=1", 1.0),
+        ("training.max_steps=50", 50),
+        (" training.max_steps = 50 ", 50),
+        ("training.max_grad_norm=null", None),
+        ("data.train_path=", None),
+        ("compute.compile=true", True),
+        ("model.architecture.num_layers=2", 2),
+        ("model.name=a: b # c", "a: b # c"),
+        ("model.name=a=b", "a=b"),
+        ("model.name='5e-5'", "5e-5"),
+        ('model.name="yes\\n"', "yes\n"),
+        ("model.name=on", "on"),
+        ("artifacts.store=file:///tmp/a b", "file:///tmp/a b"),
+    ],
+)
+def test_a_value_is_read_as_in_a_file(write_files: Callable[..., Path], argument: str, value: Any) -> None:
+    loaded = load_config(write_files({"c.yaml": MINIMAL}), [argument])
+    key = argument.partition("=")[0].strip()
+    found: Any = loaded.config.to_plain()
+    for name in key.split("."):
+        found = found[name]
+    assert found == value
+    assert type(found) is type(value)
+    assert str(loaded.origins[key]) == "--set"
+
+
+def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., Path]) -> None:
+    path = write_files({"c.yaml": "model: {name: x}\ntraining: {max_steps: '5'}\ncompute: 7\n"})
+    loaded = load_config(path, ["training.max_steps=5", "compute.compile=true"])
+    assert loaded.config.training.max_steps == 5
+    assert loaded.config.compute.compile
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("training.max_step=5", "unknown key; did you mean training.max_steps?"),
+        (
+            "monitoring.wandb=off",
+            "a section; set one of its values: "
+            "monitoring.wandb.enabled, monitoring.wandb.project, monitoring.wandb.entity",
+        ),
+        ("extends=x.yaml", None),
+        ("training.max_steps=1e3", "expected a whole number, got 1000.0"),
+        ("training.max_steps=many", 'expected a whole number, got "many"'),
+        ("training.max_steps='5'", 'expected a whole number, got "5" (a string: remove the quotes)'),
+        ("training.learning_rate=.inf", "expected a finite number, got .inf"),
+        ("training.seed=" + "9" * 5000, None),
+        ("model.name='x", "the quotes or brackets are not closed, or text follows them"),
+        ("model.name='x' y", "the quotes or brackets are not closed, or text follows them"),
+        ("training.max_steps", "expected key=value, for example training.max_steps=50"),
+        ("=5", "expected key=value, for example training.max_steps=50"),
+        ("", "expected key=value, for example training.max_steps=50"),
+    ],
+)
+def test_a_bad_one_is_named_as_it_was_typed(
+    complaints: Complaints, argument: str, message: str | None
+) -> None:
+    (line,) = complaints(MINIMAL, argument)
+    shown = argument if len(argument) < 80 else argument[:80] + "…"
+    assert line.startswith(f"--set {shown}: ")
+    assert message is None or line == f"--set {shown}: {message}"
+
+
+def test_all_bad_ones_come_after_the_files(complaints: Complaints) -> None:
+    lines = complaints(MINIMAL + "x: 1\n", "training.seed=-1", "training.max_step=5", "training.batch_size=0")
+    assert [line.split(": ")[0] for line in lines] == [
+        "c.yaml:3",
+        "--set training.max_step=5",
+        "--set training.batch_size=0",
+        "--set training.seed=-1",
+    ]
+
+
+def test_a_combination_made_impossible_by_a_set_is_blamed_on_it(complaints: Complaints) -> None:
+    assert complaints(MINIMAL, "model.architecture.hidden_size=130") == [
+        "--set model.architecture.hidden_size=130: model.architecture.num_attention_heads: "
+        "4 does not divide the hidden size 130"
+    ]
+
+
+def test_what_is_shown_stays_on_one_bearable_line() -> None:
+    assert shorten("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
+    assert shorten("x" * 10_000_000) == "x" * 80 + "…"
+    assert shorten("é") == "é"
+
+
+VALUES = {"model": {"name": "x" * 60}, "training": {"max_steps": 5, "learning_rate": 5e-5}}
+ORIGINS = {
+    "model.name": Origin("a.yaml", 3),
+    "training.max_steps": Origin("--set", argument="training.max_steps=5"),
+    "training.learning_rate": DEFAULT,
+}
+
+
+def test_origins_are_aligned_and_one_long_value_moves_only_its_own() -> None:
+    rows = list(explanation_lines(VALUES, ORIGINS))
+    assert rows[0].split() == ["model.name", f'"{"x" * 60}"', "a.yaml:3"]
+    assert rows[1].split() == ["training.max_steps", "5", "--set"]
+    assert rows[2].split() == ["training.learning_rate", "5e-05", "default"]
+    assert rows[1].index("--set") == rows[2].index("default") < 80
+
+
+@each_case(
+    ("key", "suggestion"),
+    [
+        ("training.max_step", "did you mean max_steps?"),
+        ("training.lerning_rate", "did you mean learning_rate?"),
+        ("modle", "did you mean model?"),
+        ("model.architecture.hiden_size", "did you mean hidden_size?"),
+        ("max_steps", "did you mean training.max_steps?"),
+        ("training.save_steps", "did you mean checkpointing.save_steps?"),
+        ("training.sequence_lenght", "did you mean data.sequence_length?"),
+        ("checkpointing.zzz", "valid here: save_steps, mode, keep_last, keep_every, shared"),
+        ("trainning.sed", "did you mean training.seed?"),
+        ("training.<<", "merge keys are not read, use extends"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key: str, suggestion: str) -> None:
+    assert unknown_key(tuple(key.split("."))) == f"unknown key; {suggestion}"
+
+
+def test_a_dotted_key_in_a_file_is_answered_with_how_to_write_it() -> None:
+    assert "dotted keys are for --set" in unknown_key(("training.max_steps",))
+    assert "dotted keys are for --set" in unknown_key(("model", "architecture.num_layers"))
+
+
+def test_a_suggestion_for_the_command_line_is_the_whole_key() -> None:
+    assert unknown_key(("training", "max_step"), dotted=True).endswith("did you mean training.max_steps?")
+
+
+def test_a_huge_key_is_not_compared() -> None:
+    assert unknown_key(("training", "k" * 10_000_000)).startswith("unknown key; valid here: batch_size, ")
+
+
+# Pydantic decides what is wrong; here is what people read about each kind of wrong value, and how to fix it.
+WRONG = """
+training.learning_rate: 0 | expected a number greater than 0, got 0
+training.learning_rate: 1e999 | expected a finite number, got .inf
+training.learning_rate: [1] | expected a number, got a list
+training.learning_rate: 5.0e-5.0 | expected a number, got "5.0e-5.0"
+training.batch_size: 4.0 | expected a whole number, got 4.0
+training.batch_size: 1_000 | expected a whole number, got "1_000"
+training.batch_size: 1:30 | expected a whole number, got "1:30"
+training.max_grad_norm: None | expected a number, got "None"
+training.lr_scheduler: cosin | expected 'cosine', 'linear', 'warmup_stable_decay' or 'constant', got "cosin"
+training.optimizer: adam | expected 'adamw', got "adam"
+compute.compile: Off | expected true or false, got "Off" (write false)
+compute.compile: 'true' | expected true or false, got "true" (a string: remove the quotes)
+compute.compile: 1 | expected true or false, got 1
+kernel_optimization.simd_bits: '256' | expected 128, 256 or 512, got "256" (a string: remove the quotes)
+model.name: 5 | expected text, got 5
+model.name: '' | expected text, got ""
+model.device: gpu | expected text like "auto", "cpu", "cuda", "cuda:0", got "gpu"
+artifacts.store: x | expected text like "s3://bucket/prefix", "file:///folder", got "x"
+model.architecture: 5 | expected a section of keys, got 5
+data.hugging_face: | expected a section of keys, got null
+program.command: python | expected a list of texts, got "python"
+program.environment: 5 | expected a mapping, got 5
+"""
+
+
+def test_a_wrong_value_is_answered_with_what_was_expected(complaints: Complaints) -> None:
+    found = []
+    for row in WRONG.strip().splitlines():
+        key, _, value = row.partition(" |")[0].partition(":")
+        section, name = key.split(".")
+        line = complaints(f"model: {{name: x}}\n{section}:\n  {name}:{value}\n".replace(
+            "model: {name: x}\nmodel:\n", "model:\n"
+        ))  # fmt: skip
+        found.append(f"{row.partition(' |')[0]} | {line[-1].partition(f' {key}: ')[2]}")
+    assert found == WRONG.strip().splitlines()
+
+
+def test_a_missing_name_is_blamed_on_its_section(complaints: Complaints) -> None:
+    assert complaints("training: {max_steps: 1}\nmodel: {device: cpu}\n") == ["c.yaml:2: model.name: missing"]
+    assert complaints("training: {max_steps: 1}\n") == ["c.yaml: model.name: missing"]
+
+
+def test_a_wrong_section_does_not_hide_the_other_problems(complaints: Complaints) -> None:
+    assert complaints("model: 5\ntraining: {max_steps: 0}\n") == [
+        "c.yaml:1: model: expected a section of keys, got 5",
+        "c.yaml:2: training.max_steps: expected a number greater than 0, got 0",
+    ]

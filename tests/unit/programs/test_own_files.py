@@ -1,4 +1,4 @@
-"""Which files are a run's own, and which second run at once is refused."""
+"""Which files are a run's own, which it reads, and which second run at once is refused."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from tests.cases import each_case
 
 from trainyard.errors import ConfigError
 from trainyard.programs import own_files
+from trainyard.programs.inputs import find_lock, lock_fault, named_files
 from trainyard.programs.own_files import OwnFiles, Places, claim_of_places, last_claim, places_of
 
 RUN, OTHER = "/w/runs/a", "/w/runs/b"
@@ -239,3 +240,63 @@ def test_a_run_that_another_machine_started_owns_what_lies_in_its_directory(tmp_
             assert bool(own.own_folder) is has_record
         for claim in (tmp_path / "state").rglob("*.json"):
             claim.unlink()
+
+
+def test_the_files_that_a_command_names_are_its_inputs_but_for_what_programs_write(tmp_path: Path) -> None:
+    files = ("python", "train.py", "exp7.yaml", "a=b.json", "model.pt", "run.log", "data.csv", "rows.jsonl")
+    for name in files:
+        (tmp_path / name).write_text("x")
+    (tmp_path / "folder").mkdir()
+    words = ["python", "train.py", "--config=exp7.yaml", "a=b.json", "--out", "model.pt", "--log=run.log"]
+    words += ["--rows", "./rows.jsonl", "folder", "data.csv", "none.yaml", "--lr=0.1", "", "x" * 5000, "\0"]
+    found = {path.name for path in named_files(words, tmp_path, metrics="rows.jsonl")}
+    assert found == {"train.py", "exp7.yaml", "a=b.json", "data.csv"}
+
+
+def test_a_text_for_a_shell_names_what_it_reads_and_not_what_it_writes(tmp_path: Path) -> None:
+    for name in ("train.py", "a b.yaml", "in.txt", "out.txt", "more.txt", "copy.txt", "last.txt", "train.sh"):
+        (tmp_path / name).write_text("x")
+    text = "set -e; python train.py --config='a b.yaml' <in.txt >out.txt 2>>more.txt && cat in.txt"
+    for option in ("-c", "-lc"):
+        found = {
+            path.name for path in named_files(["/bin/bash", option, f"{text} | tee -a copy.txt"], tmp_path)
+        }
+        assert found == {"train.py", "a b.yaml", "in.txt"}
+    assert named_files(["bash", "-c", "cat 'last.txt"], tmp_path) == []
+    assert [path.name for path in named_files(["bash", "train.sh", "-c"], tmp_path)] == ["train.sh"]
+    assert named_files(["python", "-c", "open('last.txt')"], tmp_path) == []
+
+
+def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
+    conda = "name: a\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pip\n  - {}\n"
+    pinned = [
+        *(
+            "a==1",
+            "a[b]==1.2 ; python_version > '3'",
+            "a===1",
+            "a==1 \\\n    --hash=sha256:00 # via b",
+            "./a",
+        ),
+        *("a @ https://b/c.whl", "git+https://b/c@d", "--index-url https://b", "# a", "", "-r none.txt"),
+    ]
+    left_open = ("a", "a==1.*", "a[b]", "a<2 # c", "-r open.txt", "--requirement=open.txt")
+    (tmp_path / "open.txt").write_text("-r requirements.txt\nb\n")
+    for words in (*pinned, *left_open):
+        for name, text in (
+            ("requirements.txt", f"first==1\n{words}\n"),
+            ("environment.yml", conda.format(words)),
+        ):
+            if name == "environment.yml" and not words[:1].isalpha():
+                continue
+            (tmp_path / name).write_text(text)
+            (tmp_path / ".git").mkdir(exist_ok=True)
+            assert (lock_fault(tmp_path / name) == "") is (words in pinned), (name, words)
+            assert (find_lock(tmp_path) == tmp_path / name) is (words in pinned), (name, words)
+            (tmp_path / name).unlink()
+    for text in ("", "# nothing yet\n\n", "--index-url https://b\n", "-r requirements.txt\n"):
+        (tmp_path / "requirements.txt").write_text(text)
+        assert (lock_fault(tmp_path / "requirements.txt"), find_lock(tmp_path)) == ("names no package", None)
+    (tmp_path / "uv.lock").write_text("")
+    assert (lock_fault(tmp_path / "uv.lock"), find_lock(tmp_path)) == ("is empty", None)
+    (tmp_path / "uv.lock").write_text("a")
+    assert find_lock(tmp_path) == tmp_path / "uv.lock"

@@ -1,5 +1,6 @@
 """The meaning of operators' and launchers' variables: every launcher × shape, and every contradiction."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
@@ -14,6 +15,7 @@ from trainyard.run.launch_environment import (
     launcher_options,
     place_in_run,
 )
+from trainyard.run.waiting import describe_wait
 
 Environment = dict[str, str]
 HOST, PORT = "job-master-0", 23456
@@ -231,3 +233,15 @@ def test_the_log_says_which_node_this_is_and_where_the_others_are() -> None:
 )
 def test_the_first_node_is_known_by_what_the_operator_sets(environment: dict[str, str], first: bool) -> None:
     assert is_first_node(environment) is first
+
+
+def test_a_wait_is_told_again_and_again_and_nothing_after_it() -> None:
+    said: list[str] = []
+    with describe_wait("the other nodes", 3660, log=said.append, every=0.05):
+        time.sleep(0.6)
+    lines = len(said)
+    assert lines >= 3
+    assert all(line.startswith("waiting for the other nodes, for 0:0") for line in said)
+    assert said[0].endswith(" of at most 1:01:00")
+    time.sleep(0.2)
+    assert len(said) == lines
