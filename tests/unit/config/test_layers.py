@@ -223,9 +223,7 @@ def test_a_wrong_value_in_the_file_can_be_set_right(write_files: Callable[..., P
         ("", "expected key=value, for example training.max_steps=50"),
     ],
 )
-def test_a_bad_one_is_named_as_it_was_typed(
-    complaints: Complaints, argument: str, message: str | None
-) -> None:
+def test_a_bad_one_is_named_as_typed(complaints: Complaints, argument: str, message: str | None) -> None:
     (line,) = complaints(MINIMAL, argument)
     shown = argument if len(argument) < 80 else argument[:80] + "…"
     assert line.startswith(f"--set {shown}: ")

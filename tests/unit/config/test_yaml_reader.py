@@ -98,9 +98,7 @@ def test_broken_yaml_is_one_error_whatever_the_values_are(complaints: Complaints
     ],
     ids=["lists", "mappings", "values", "key"],
 )
-def test_what_is_too_deep_or_too_much_is_refused_at_once(
-    complaints: Complaints, text: str, message: str
-) -> None:
+def test_what_is_too_deep_or_too_much_is_refused(complaints: Complaints, text: str, message: str) -> None:
     started = time.monotonic()
     (line,) = complaints(text)
     assert message in line

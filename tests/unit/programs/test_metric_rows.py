@@ -203,9 +203,7 @@ def test_observed_steps_continue_those_of_the_checkpoint(
     assert attempt.again == ([] if steps[0] == 21 else [1])
 
 
-def test_losses_equal_to_those_of_the_first_steps_show_that_the_program_did_not_resume(
-    tmp_path: Path,
-) -> None:
+def test_losses_equal_to_those_of_the_first_steps_show_that_it_did_not_resume(tmp_path: Path) -> None:
     for name, of, is_anew in (("equal", 1.0, True), ("other", 2.0, False), ("all the same", 0.0, False)):
         (tmp_path / name).mkdir()
         first = Attempt(tmp_path / name)
@@ -340,9 +338,7 @@ def test_a_fault_of_a_step_is_never_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resumed_at", [0, 20])
-def test_a_row_before_the_checkpoint_shows_that_the_program_did_not_resume(
-    tmp_path: Path, resumed_at: int
-) -> None:
+def test_a_row_before_the_checkpoint_shows_that_it_did_not_resume(tmp_path: Path, resumed_at: int) -> None:
     first = Attempt(tmp_path)
     first.add(DECLARED, *losses(10, 20))
     first.writer.write(is_over=True)

@@ -202,9 +202,7 @@ def test_a_file_of_an_unknown_file_system_is_compared_with_this_machines_clock(t
     assert not OwnFiles({}, time.time_ns() + 10**9).has_written(tmp_path / "ckpt.pt")
 
 
-def test_a_machine_with_the_same_home_keeps_its_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_of_one_home_keep_their_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods with one home have folders of their own at the same path."""
     here = places(tmp_path / "a", tmp_path)
     with claim_of_places(here, is_training=never):

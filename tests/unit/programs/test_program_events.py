@@ -174,9 +174,7 @@ def rule(logs: Path, *, number: int = 0, minutes: float | None = LIMIT / 60) -> 
 
 
 @each_case("courses", list(itertools.product(("rows", "output", "nothing"), repeat=4)))
-def test_it_hangs_when_neither_rows_nor_output_came_for_the_limit(
-    courses: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_it_hangs_without_rows_and_output_for_the_limit(courses: tuple[str, ...], tmp_path: Path) -> None:
     """Each minute has rows, output or nothing; before the first row nothing is judged."""
     hang, last, now = rule(tmp_path), None, 1000.0
     for minute, what in enumerate(courses, start=1):

@@ -61,9 +61,7 @@ def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zer
         ),
     ],
 )
-def test_steps_that_the_program_stated_are_done_and_no_exception_ended_it(
-    claims: dict[str, Any], problem: str | None
-) -> None:
+def test_stated_steps_are_done_and_no_exception_ended_it(claims: dict[str, Any], problem: str | None) -> None:
     outcome = {"status": "succeeded", "exit_code": 0, "steps": 9, "first_loss": 3.0, "final_loss": 1.0}
     run = {"recipe": "command", "program": {"command": "x"}, "plan": {}, "outcome": {**outcome, **claims}}
     rows = [{"step": 1, "loss": 3.0}, {"step": 9, "loss": 1.0}]

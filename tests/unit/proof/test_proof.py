@@ -401,9 +401,7 @@ WHOLE = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 i
         ("failed", 1, 12, "loss is nan at step 13", "failed at step 12 of 600: loss is nan at step 13"),
     ],
 )
-def test_another_end_is_shown_with_its_reason(
-    status: str, code: int, steps: int, reason: str, evidence: str
-) -> None:
+def test_another_end_has_its_reason(status: str, code: int, steps: int, reason: str, evidence: str) -> None:
     outcome = {"status": status, "exit_code": code, "steps": steps, "reason": reason, "final_loss": 2.0}
     trained = part(judge(changed("outcome", to=outcome), rows=whole_rows(300)), "trained")
     assert (trained.passed, trained.evidence) == (False, evidence)
@@ -431,9 +429,7 @@ def test_of_another_program_exactness_is_not_claimed(recipe: Any, claimed: bool)
         ({"count": 3, "nan": ["w"]}, False, "NaN"),
     ],
 )
-def test_the_proof_says_what_was_read_of_a_programs_last_weights(
-    tensors: Any, passed: bool, words: str
-) -> None:
+def test_the_proof_says_what_was_read_of_the_last_weights(tensors: Any, passed: bool, words: str) -> None:
     run = run_of_a_program()
     saved = SAVED | ({} if tensors is None else {"tensors": tensors})
     trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
@@ -631,9 +627,7 @@ def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, w
         ),
     ],
 )
-def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
-    checkpoints: dict[int, Stored], words: str
-) -> None:
+def test_each_stored_checkpoint_is_the_one_the_run_wrote(checkpoints: dict[int, Stored], words: str) -> None:
     stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
     assert not stored.passed
     assert words in stored.evidence

@@ -72,9 +72,7 @@ def test_a_directory_is_held_once_and_free_again(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_system_without_locks_is_not_called_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

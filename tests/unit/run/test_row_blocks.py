@@ -109,9 +109,7 @@ def test_any_name_is_read(name: str | None, tmp_path: Path) -> None:
     assert shown(rows_of(path)) == shown(rows)
 
 
-def test_nearly_all_rows_of_a_long_file_are_read_as_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_most_rows_of_a_long_file_are_read_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
     path = tmp_path / "metrics.jsonl"
     path.write_text(f"{USUAL}\n{ODD[0]}\n" * 4000)

@@ -143,9 +143,7 @@ def test_a_process_skips_what_another_cannot_apply(lab: Lab, monkeypatch: pytest
     assert skips(lab.folder / "run") == [3]
 
 
-def test_a_spike_is_an_event_and_may_be_skipped_with_exact_resumes(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spike_is_an_event_that_exact_resumes_may_skip(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     read_badly(monkeypatch, dict.fromkeys((20, 40, 41, 44), (1e4, 1.0)))
 
     def config(allowed: int) -> Config:

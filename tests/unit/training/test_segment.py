@@ -67,9 +67,7 @@ def test_only_logged_steps_have_rows_and_the_last_one_always(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "accumulation"), [("float32", 4), ("bfloat16", 1)])
-def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
-    lab: Lab, dtype: str, accumulation: int
-) -> None:
+def test_stopping_and_resuming_at_each_step_is_bitwise_equal(lab: Lab, dtype: str, accumulation: int) -> None:
     config = lab.config(
         model={"dtype": dtype},
         training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
@@ -84,9 +82,7 @@ def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
     assert pieces["sample"] == uninterrupted["sample"]
 
 
-def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_the_processes_agree_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, calls = StopRequest(), 0
 
     def agree(_world: object, reason: str | None) -> str | None:
@@ -189,9 +185,7 @@ def test_the_grace_period_counts_from_the_first_signal(monkeypatch: pytest.Monke
         assert stop.seconds_left() == -10
 
 
-def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_signal_of_another_process_counts_unless_this_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.training.runtime.stop_signals.time.monotonic", lambda: 100.0)
     stop = StopRequest(grace=30)
     assert stop.since_signal() is None
@@ -239,9 +233,7 @@ def test_a_finished_run_is_trained_again_only_for_more_steps(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("mode", "scheduler"), [("keep", "linear"), ("stretch", "cosine")])
-def test_an_extended_run_follows_its_schedule_through_every_resume(
-    lab: Lab, mode: str, scheduler: str
-) -> None:
+def test_an_extended_run_follows_its_schedule_through_resumes(lab: Lab, mode: str, scheduler: str) -> None:
     def rates(name: str = "run") -> list[float]:
         return [row["learning_rate"] for row in lab.rows(name)]
 

@@ -296,9 +296,7 @@ def test_without_a_file_that_its_format_requires_it_is_partial(
 
 @each_case("world", [2, 4])
 @each_case("recipe", ["deepspeed", "megatron", "nemo", "torchtitan", "verl"])
-def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
-    recipe: str, world: int, tmp_path: Path
-) -> None:
+def test_a_program_keeps_its_newest_complete_checkpoint(recipe: str, world: int, tmp_path: Path) -> None:
     """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
@@ -344,9 +342,7 @@ def test_weights_alone_of_a_known_framework_are_named(name: str, tmp_path: Path)
         ),
     ],
 )
-def test_a_tracker_must_name_it_or_a_newer_one(
-    writer: str, said: str, complete: bool, tmp_path: Path
-) -> None:
+def test_a_tracker_names_it_or_a_newer_one(writer: str, said: str, complete: bool, tmp_path: Path) -> None:
     WRITERS[writer].plant(tmp_path, 7, 2)
     (tmp_path / ("latest" if writer == "deepspeed-2" else shapes.TRACKER)).write_text(said)
     found = on_volume(tmp_path)

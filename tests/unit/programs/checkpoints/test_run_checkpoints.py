@@ -298,9 +298,7 @@ def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(
     assert ("which is a guess" in caplog.text) is (is_open is None)
 
 
-def test_a_problem_is_logged_once_and_while_the_program_trains(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_problem_is_logged_once_while_it_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = make(tmp_path, checkpoints="out/ckpt_*.pt")
     found.take(lambda _: 7)
     assert caplog.text == "", "nothing was saved yet"
@@ -382,9 +380,7 @@ SAVES: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 @each_case("name", SAVES)
 @each_case("is_fast", [False, True])
-def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
-    name: str, is_fast: bool, tmp_path: Path
-) -> None:
+def test_the_last_weights_are_finite_and_not_the_first(name: str, is_fast: bool, tmp_path: Path) -> None:
     """A fast program has ended before its first save was copied. Uses torch, whose files are read."""
     import torch
 

@@ -308,9 +308,7 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
 
 
 @each_case(("stops", "wanted"), [(True, 6), (False, None), (None, None)])
-def test_a_trainer_that_stops_early_says_so_in_its_state(
-    stops: bool | None, wanted: int | None, folder: Folder
-) -> None:
+def test_a_trainers_state_says_it_stopped(stops: bool | None, wanted: int | None, folder: Folder) -> None:
     files, found = MetricFiles(folder.path), json.loads(state(1, 2, 6))
     found["stateful_callbacks"] = (
         {"TrainerControl": {"args": {"should_training_stop": stops}}} if stops else []

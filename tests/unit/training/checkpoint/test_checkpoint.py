@@ -163,9 +163,7 @@ def files_limited_to(size: int) -> Iterator[None]:
 
 # At some sizes each tensor fits, and only the end of the archive that torch writes around it does not.
 @pytest.mark.parametrize("size", [64, 1000, 4096])
-def test_a_save_without_room_leaves_the_previous_checkpoint_complete(
-    directory: RunDirectory, size: int
-) -> None:
+def test_a_save_without_room_leaves_the_last_checkpoint_complete(directory: RunDirectory, size: int) -> None:
     older = save(directory, 1)
     with files_limited_to(size), pytest.raises(CheckpointError) as failure:
         save(directory, 2)

@@ -62,9 +62,7 @@ def test_it_is_torchs_cross_entropy_forward_and_backward(dtype: torch.dtype) -> 
         pytest.param(torch.bfloat16, True, marks=[pytest.mark.slow, COMPILES]),
     ],
 )
-def test_one_pass_over_all_rows_gives_the_values_of_a_few_rows_at_a_time(
-    dtype: torch.dtype, compiled: bool
-) -> None:
+def test_one_pass_over_all_rows_has_the_values_of_a_few_at_a_time(dtype: torch.dtype, compiled: bool) -> None:
     """The kernel for GPUs; here the compiler builds it for the CPU, or it runs uncompiled."""
     kernels = LossKernels(loss._row_sums, loss._row_gradients)
     logits, targets = example(dtype)

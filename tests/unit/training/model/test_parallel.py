@@ -199,9 +199,7 @@ def test_the_generator_continues_as_after_a_complete_draw(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("eight", [3], indirect=True)
-def test_nothing_is_drawn_when_a_checkpoint_is_to_be_loaded(
-    eight: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_drawn_where_a_checkpoint_is_loaded(eight: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("drew weights that a checkpoint replaces")
 

@@ -38,9 +38,7 @@ OPTIMIZER = "Optimizer.step#AdamW.step"
 
 
 @pytest.mark.parametrize(("processes", "dtype", "accumulation"), [(2, "float32", 3), (8, "bfloat16", 3)])
-def test_accumulation_over_shards_uses_the_planned_memory(
-    processes: int, dtype: str, accumulation: int
-) -> None:
+def test_accumulation_over_shards_takes_planned_memory(processes: int, dtype: str, accumulation: int) -> None:
     shape = {"hidden_size": 256, "intermediate_size": 704, "num_layers": 8, "max_position_embeddings": 64}
     config = config_of(
         shape,
@@ -238,9 +236,7 @@ def offloaded_model(request: pytest.FixtureRequest, two: World) -> Parallel:
     return put_on_devices(config, two, torch.device("meta"))
 
 
-def test_parameters_are_in_main_memory_and_a_pass_finds_everything_on_the_device(
-    offloaded_model: Parallel,
-) -> None:
+def test_parameters_are_in_main_memory_and_a_pass_has_all_on_the_device(offloaded_model: Parallel) -> None:
     parameters = [own_part(parameter) for parameter in offloaded_model.model.parameters()]
     assert {parameter.device.type for parameter in parameters} == {"cpu"}
     assert {table.device.type for table in offloaded_model.model.buffers()} == {"meta"}

@@ -172,9 +172,7 @@ def test_logits_from_gguf_are_those_of_transformers(
 
 
 @every_family
-def test_a_config_of_transformers_4_declares_what_one_of_5_does(
-    transformers: Any, family: str, tmp_path: Path
-) -> None:
+def test_configs_of_transformers_4_and_5_are_equal(transformers: Any, family: str, tmp_path: Path) -> None:
     from trainyard.training.weights.hugging_face_config import declared_architecture
 
     architecture = published_shape(family)

@@ -173,9 +173,7 @@ def test_a_width_that_the_cpu_lacks_is_refused_with_those_it_has(monkeypatch: py
 PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 
 
-def test_laps_of_a_part_add_up_and_time_between_steps_belongs_to_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_laps_of_a_part_add_up_and_time_between_steps_is_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     clock = HostClock()
@@ -209,9 +207,7 @@ class Event:
         return (end.at - self.at) * 1e3
 
 
-def test_a_gpus_update_is_in_the_reading_of_the_step_that_waited_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpus_update_is_in_the_reading_of_the_step_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.Event", Event)
     clock, readings = GpuClock(), deque[dict[str, float]]()
     for start in (0.0, 100.0):

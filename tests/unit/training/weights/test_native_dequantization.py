@@ -212,9 +212,7 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     assert "make native builds it again" in caplog.text
 
 
-def test_a_named_library_that_cannot_be_used_is_an_error(
-    no_kernels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_library_that_fails_is_an_error(no_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (garbage := no_kernels / "garbage.so").write_bytes(b"no library")
     for named, problem in (
         (no_kernels / "missing.so", r"missing\.so cannot be used"),

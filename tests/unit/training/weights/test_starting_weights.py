@@ -129,9 +129,7 @@ def second_of_two() -> Iterator[DeviceMesh]:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_rank_keeps_its_own_part_of_every_tensor(
-    second_of_two: DeviceMesh, tmp_path: Path, tied: bool
-) -> None:
+def test_a_rank_keeps_its_part_of_every_tensor(second_of_two: DeviceMesh, tmp_path: Path, tied: bool) -> None:
     shape = ArchitectureConfig(vocab_size=257, hidden_size=32, num_layers=1, tie_word_embeddings=tied)
     complete = dict(build_model(shape, seed=1).named_parameters())
     save_file({name: tensor.detach() for name, tensor in complete.items()}, tmp_path / "m.safetensors")

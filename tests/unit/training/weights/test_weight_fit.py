@@ -45,9 +45,7 @@ def refusal(path: Path, shape: ArchitectureConfig = SHAPE) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_the_keys_that_differ_are_named_and_without_any_the_first_tensors(
-    folder: Callable[..., Path],
-) -> None:
+def test_the_keys_that_differ_are_named_or_else_the_first_tensors(folder: Callable[..., Path]) -> None:
     path = folder(weights(), rope_theta=500000.0, rms_norm_eps=1e-6)
     other = SHAPE.model_copy(update={"vocab_size": 300, "intermediate_size": 64, "num_key_value_heads": 4})
     assert refusal(path, other) == [
