@@ -13,6 +13,7 @@ from trainyard.proof.completion import completion_problem
 from trainyard.proof.recorded_events import Course
 from trainyard.proof.stored_runs import compared_inputs, config_digests
 
+COURSE = Course(None, "no retries", (), 0, {}, frozenset())
 FIRST: list[dict[str, Any]] = [
     {"step": 0, "loss": 3.0},
     {"step": 0, "val_loss": 3.0},
@@ -35,13 +36,8 @@ def test_nine_counts_as_ten_steps_only_if_the_rows_show_that_they_count_from_zer
     run = {"recipe": "command", "program": {"command": "x"}, "outcome": outcome}
     run["plan"] = {} if planned is None else {"steps": planned}
     rows = [first, {"step": last, "loss": 1.0}]
-
-    problem = completion_problem(
-        run,
-        rows,
-        Course(None, "no retries", (), 0, {}, frozenset()),
-        settings={"recipe": "command", "program": {"steps": planned}},
-    )
+    settings = {"recipe": "command", "program": {"steps": planned}}
+    problem = completion_problem(run, rows, COURSE, settings=settings)
 
     is_true = first == FIRST[0] and last == 9
     is_wrong = claim is True and not is_true
@@ -65,8 +61,7 @@ def test_stated_steps_are_done_and_no_exception_ended_it(claims: dict[str, Any],
     outcome = {"status": "succeeded", "exit_code": 0, "steps": 9, "first_loss": 3.0, "final_loss": 1.0}
     run = {"recipe": "command", "program": {"command": "x"}, "plan": {}, "outcome": {**outcome, **claims}}
     rows = [{"step": 1, "loss": 3.0}, {"step": 9, "loss": 1.0}]
-    course = Course(None, "no retries", (), 0, {}, frozenset())
-    assert completion_problem(run, rows, course, settings={"recipe": "command"}) == problem
+    assert completion_problem(run, rows, COURSE, settings={"recipe": "command"}) == problem
 
 
 def test_one_step_is_a_training_and_none_is_not() -> None:
@@ -76,8 +71,7 @@ def test_one_step_is_a_training_and_none_is_not() -> None:
         outcome |= {} if steps is None else {"steps": steps}
         run = {"recipe": "command", "program": {"command": "x"}, "outcome": outcome}
         rows = [{"step": step, "loss": 3.0 if step == 1 else 1.0} for step in range(1, (steps or 1) + 1)]
-        course = Course(None, "no retries", (), 0, {}, frozenset())
-        problem = completion_problem(run, rows, course, settings={"recipe": "command"})
+        problem = completion_problem(run, rows, COURSE, settings={"recipe": "command"})
         assert (problem is None) is bool(steps), (steps, problem)
 
 

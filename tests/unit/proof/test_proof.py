@@ -21,6 +21,7 @@ STARTED: dict[str, Any] = {"event": "started", "step": 0}
 SAVED: dict[str, Any] = {"event": "checkpoint_saved", "step": STEPS, "manifest_sha256": "c4ec" + "0" * 60}
 FINISHED: dict[str, Any] = {"event": "finished", "step": STEPS, "status": "succeeded"}
 EVENTS = [STARTED, SAVED, FINISHED]
+PARENT = {"manifest_sha256": "aaaa" + "0" * 60}
 HANG: dict[str, Any] = {"event": "hang_suspected", "step": 9}
 FAILED: dict[str, Any] = {"event": "finished", "step": 9, "status": "failed"}
 RESUMED: dict[str, Any] = {"event": "resumed", "step": 5, "manifest_sha256": "ab" * 32}
@@ -172,12 +173,8 @@ def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], w
 
 def test_an_empty_run_proves_nothing() -> None:
     proof = prove({}, [], [], Found(None, checkpoints={}))
-    assert not proven_names(proof)
+    assert not [p.name for p in proof.parts if p.passed]
     assert not proof.proven
-
-
-def proven_names(proof: Proof) -> list[str]:
-    return [p.name for p in proof.parts if p.passed]
 
 
 AGAIN = "trainyard train --config runs/a/config.yaml"
@@ -278,9 +275,9 @@ def test_rows_under_an_earlier_configuration_may_follow_another_cadence() -> Non
 
 def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
     run, rows = proven_run(), whole_rows()[2:]
-    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
+    run["parent"] = PARENT
     run["outcome"]["first_loss"] = rows[0]["loss"]
-    begun: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    begun = resumed(200, **PARENT)
     proof = judge(run, rows, [begun, SAVED, FINISHED])
     assert proof.proven
     assert part(proof, "trained").evidence.endswith("no retries")
@@ -293,9 +290,7 @@ def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
 
 
 def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -> None:
-    run = proven_run()
-    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
-    given: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    run, given = with_(parent=PARENT), resumed(200, **PARENT)
     anew: dict[str, Any] = {"event": "not_resumed", "step": 50}
     assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
@@ -338,8 +333,7 @@ def test_a_loss_that_jumps_back_to_its_start_shows_that_observed_steps_did_not_r
     losses = {1: 3.1, **dict.fromkeys(range(2, 301), 1.0), **dict.fromkeys(range(301, STEPS + 1), after)}
     rows = [{"step": step, "loss": loss, "time": 1.0 + step} for step, loss in losses.items()]
     run["outcome"] |= {"first_loss": 3.1, "final_loss": after}
-    resumed = {"event": "resumed", "step": 300}
-    trained = part(judge(run, rows, [STARTED, resumed, SAVED, FINISHED], settings={}), "trained")
+    trained = part(judge(run, rows, [STARTED, resumed(300), SAVED, FINISHED], settings={}), "trained")
     assert ("nothing shows that it resumed there" in trained.evidence) is is_anew, trained
     assert "the loss jumped from 1" in trained.evidence and trained.passed is not is_anew
 
@@ -436,10 +430,8 @@ def test_the_proof_says_what_was_read_of_the_last_weights(tensors: Any, passed: 
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
 
 
-BEFORE, BEST = (
-    "validated: the step after it is not saved",
-    "best validation loss: the 200 steps after it are not",
-)
+BEFORE = "validated: the step after it is not saved"
+BEST = "best validation loss: the 200 steps after it are not"
 
 
 @each_case(
@@ -524,7 +516,7 @@ REJECTED = [{"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} 
 DIRTY = {"commit": "3f2c1ab" + "0" * 33, "dirty": True}
 EIGHT = {"world_size": 8, "local_world_size": 8}
 HASHED = DIRTY | {"diff_sha256": "ab12" + "0" * 60}
-IMAGE, PARENT = {"image_digest": "sha256:0c4d" + "0" * 60}, {"manifest_sha256": "aaaa" + "0" * 60}
+IMAGE = {"image_digest": "sha256:0c4d" + "0" * 60}
 
 
 def with_(**sections: Any) -> dict[str, Any]:
@@ -636,7 +628,7 @@ def test_each_stored_checkpoint_is_the_one_the_run_wrote(checkpoints: dict[int, 
 def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
     first: dict[str, Any] = {"event": "checkpoint_saved", "step": 500, "manifest_sha256": "a" * 64}
     second = first | {"manifest_sha256": "b" * 64}
-    back = {"event": "resumed", "step": 400, "manifest_sha256": "d" * 64}
+    back = resumed(400, manifest_sha256="d" * 64)
 
     def stored(sha256: str, events: list[Any]) -> Part:
         found = Found(checkpoints={STEPS: Stored(), 500: Stored(sha256, step=500)})
@@ -823,11 +815,7 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
 def test_another_config_is_another_division_only_where_it_computes_the_same(same: bool) -> None:
     run = proven_run()
     run["computation_sha256"] = "a" * 64
-    before = {
-        **read_origin(run),
-        "config_sha256": "f" * 64,
-        "computation_sha256": ("a" if same else "b") * 64,
-    }
+    before = read_origin(run) | {"config_sha256": "f" * 64, "computation_sha256": ("a" if same else "b") * 64}
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
     assert repeatable.passed == same
@@ -867,13 +855,8 @@ SKIPPED: list[tuple[list[Any], dict[int, Any], bool, str]] = [
 def test_skipped_updates_are_stated_and_those_that_the_records_contradict_are_no_training(
     skips: list[Any], rows: dict[int, Any], passed: bool, words: str
 ) -> None:
-    trained = part(judge(rows=skipped_rows(rows), events=[STARTED, *skips, FINISHED]), "trained")
-    assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
-
-
-def skipped_rows(replaced: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the run; those of the replaced steps have the given figures only."""
-    return [
-        {"step": row["step"], **replaced[row["step"]]} if row["step"] in replaced else row
-        for row in whole_rows()
+    kept = [
+        {"step": row["step"], **rows[row["step"]]} if row["step"] in rows else row for row in whole_rows()
     ]
+    trained = part(judge(rows=kept, events=[STARTED, *skips, FINISHED]), "trained")
+    assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
