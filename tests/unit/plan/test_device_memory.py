@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.unit.plan.conftest import load, workload
 
-from trainyard.config.load import load_config
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import ConfigError
@@ -204,26 +203,15 @@ def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
     assert host_bytes(behind) == 0, "beside GPUs it is not the device's"
 
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-GB = 10**9
-
-
-def smoke(*changes: str) -> Config:
-    return load_config(CONFIGS / "smoke.yaml", changes).config
-
-
-def need(config: Config, gpus: int = 0) -> int:
-    return main_memory_need(config, gpus=gpus)
-
-
 def test_on_a_cpu_every_tensor_of_the_peak_counts() -> None:
     for changes in ((), ("training.batch_size=64",), ("training.gradient_accumulation_steps=4",)):
-        work = training_workload(smoke(*changes), on_gpu=False)
-        assert need(smoke(*changes)) == highest_memory_peak(work).parts.total
+        config = load("smoke", *changes)
+        work = training_workload(config, on_gpu=False)
+        assert main_memory_need(config, gpus=0) == highest_memory_peak(work).parts.total
 
 
 def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
-    assert need(load_config(CONFIGS / "smoke.yaml").config) < GB
+    assert main_memory_need(load("smoke"), gpus=0) < 10**9
 
 
 @pytest.mark.parametrize(
@@ -241,15 +229,15 @@ def test_beside_gpus_the_copies_and_what_is_offloaded_count(
     changes: tuple[str, ...], gpus: int, copies: int
 ) -> None:
     """Bytes per parameter: 12 of a copy (weight, two moments), 16 of an offloaded state."""
-    config = smoke(*changes)
+    config = load("smoke", *changes)
     total = count_parameters(config.model.architecture).total
-    assert need(config, gpus=gpus) == pytest.approx(copies * total, rel=1e-4)
+    assert main_memory_need(config, gpus=gpus) == pytest.approx(copies * total, rel=1e-4)
 
 
 def test_what_this_machine_alone_cannot_share_out_is_no_error() -> None:
     """Several machines train it: the fewest processes that can share it count."""
-    config = smoke("compute.strategy=hsdp", "compute.replicas=2", "compute.tensor_parallel=2")
-    assert all(need(config, gpus=gpus) >= 0 for gpus in (0, 1, 3))
+    config = load("smoke", "compute.strategy=hsdp", "compute.replicas=2", "compute.tensor_parallel=2")
+    assert all(main_memory_need(config, gpus=gpus) >= 0 for gpus in (0, 1, 3))
 
 
 def config() -> Config:

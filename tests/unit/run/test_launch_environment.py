@@ -19,25 +19,18 @@ from trainyard.run.waiting import describe_wait
 
 Environment = dict[str, str]
 HOST, PORT = "job-master-0", 23456
+MEETING = {"MASTER_ADDR": HOST, "MASTER_PORT": str(PORT)}
+PET_MEETING = {f"PET_{name}": value for name, value in MEETING.items()}
 
 
 def pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
     world = nodes * per_node if isinstance(per_node, int) else nodes
-    return {
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(PORT),
-        "PET_MASTER_ADDR": HOST,
-        "PET_MASTER_PORT": str(PORT),
-        "WORLD_SIZE": str(world),
-        "RANK": str(rank),
-        "PET_NODE_RANK": str(rank),
-        "PET_NNODES": str(nodes),
-        "PET_NPROC_PER_NODE": str(per_node),
-    }
+    pet = {"PET_NODE_RANK": str(rank), "PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(per_node)}
+    return {**MEETING, **PET_MEETING, "WORLD_SIZE": str(world), "RANK": str(rank), **pet}
 
 
 def old_pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {"MASTER_ADDR": HOST, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(nodes), "RANK": str(rank)}
+    return {**MEETING, "WORLD_SIZE": str(nodes), "RANK": str(rank)}
 
 
 def elastic(nodes: int, rank: int, per_node: Processes) -> Environment:
@@ -50,24 +43,13 @@ def elastic(nodes: int, rank: int, per_node: Processes) -> Environment:
 
 
 def trainjob(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {
-        "PET_NNODES": str(nodes),
-        "PET_NPROC_PER_NODE": str(per_node),
-        "PET_NODE_RANK": str(rank),
-        "PET_MASTER_ADDR": HOST,
-        "PET_MASTER_PORT": str(PORT),
-        "JOB_COMPLETION_INDEX": str(rank),
-    }
+    pet = {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(per_node), "PET_NODE_RANK": str(rank)}
+    return {**pet, **PET_MEETING, "JOB_COMPLETION_INDEX": str(rank)}
 
 
 def jobset(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(PORT),
-        "NNODES": str(nodes),
-        "NPROC_PER_NODE": str(per_node),
-        "JOB_COMPLETION_INDEX": str(rank),
-    }
+    own = {"NNODES": str(nodes), "NPROC_PER_NODE": str(per_node), "JOB_COMPLETION_INDEX": str(rank)}
+    return {**MEETING, **own}
 
 
 def hyperpod(nodes: int, rank: int, per_node: Processes) -> Environment:
