@@ -110,9 +110,8 @@ def test_a_missing_base_is_blamed_on_the_line_that_names_it(write_files: Write) 
 @pytest.mark.parametrize("value", ["5", "true", "{a: b}", "[a.yaml, 5]", "[[a.yaml]]"])
 def test_what_is_no_path_is_refused(write_files: Write, value: str) -> None:
     path = write_files({"a.yaml": "model: {name: x}\n", "c.yaml": f"extends: {value}\n"})
-    assert message(path).startswith(
-        "c.yaml:1: extends: expected the path of a file, or a list of paths\n1 error"
-    )
+    said = "c.yaml:1: extends: expected the path of a file, or a list of paths\n1 error"
+    assert message(path).startswith(said)
 
 
 @pytest.mark.parametrize("value", ["null", "[]", ""])

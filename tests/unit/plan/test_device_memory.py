@@ -71,7 +71,7 @@ def test_each_stronger_recomputation_keeps_less() -> None:
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_shards_divide_the_state_and_gather_two_blocks() -> None:
+def test_shards_divide_the_state_and_gather_two_blocks_and_replicas_change_nothing() -> None:
     whole, eighth = workload(), workload(layout=Layout(shards=8, sharded=True))
     optimizer = at(eighth, "optimizer step")
     assert optimizer.moments == at(whole, "optimizer step").moments // 8
@@ -81,13 +81,10 @@ def test_shards_divide_the_state_and_gather_two_blocks() -> None:
     assert at(eighth, last).workspace - at(whole, last).workspace > 2 * 2 * block
     assert at(eighth, "loss").copies == 0
     assert highest_memory_peak(eighth).parts.total < highest_memory_peak(whole).parts.total
+    assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(whole)
 
 
-def test_replicas_change_no_memory() -> None:
-    assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(workload())
-
-
-def test_grouped_float32_attention_on_a_gpu_keeps_every_score() -> None:
+def test_grouped_float32_attention_on_a_gpu_and_short_compiled_on_processors_keep_every_score() -> None:
     grouped = workload(bfloat16=False)
     scores = 4 * 32 * 2048
     assert activations.scores_are_kept(grouped)
@@ -96,9 +93,6 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score() -> None:
     assert not activations.scores_are_kept(replace(grouped, on_gpu=False))
     shape = grouped.architecture.model_copy(update={"num_key_value_heads": 32})
     assert not activations.scores_are_kept(replace(grouped, architecture=shape))
-
-
-def test_short_compiled_attention_on_processors_keeps_every_score_too() -> None:
     short = workload(on_gpu=False, sequence_length=activations.LONGEST_WRITTEN_OUT)
     assert attention.LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
     assert activations.scores_are_kept(short)
@@ -184,9 +178,7 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
     short = replace(apart, sequence_length=512)
     assert activations.shared_bytes(short) == 0
     assert activations.block_bytes(short) == activations.block_bytes(replace(short, separate=False))
-    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
-        "no grouped heads are left"
-    )
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), "no grouped heads"
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
@@ -242,9 +234,8 @@ def test_what_this_machine_alone_cannot_share_out_is_no_error() -> None:
 
 def config() -> Config:
     shape = {"num_layers": 8, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 1000}
-    return Config.model_validate(
-        {"model": {"name": "x", "architecture": shape}, "training": {"max_steps": 1}}
-    )
+    model = {"name": "x", "architecture": shape}
+    return Config.model_validate({"model": model, "training": {"max_steps": 1}})
 
 
 def degrees(*, world: int = 8, tensor: int = 1, pipeline: int = 1, context: int = 1) -> Degrees:

@@ -87,9 +87,8 @@ def test_what_is_not_known_is_none_and_never_zero() -> None:
     assert (unknown_gpu.seconds, unknown_gpu.usd, unknown_gpu.tokens_per_second) == (None, None, None)
     assert unknown_gpu.tokens == 10 * 4 * 2048
     unpriced = find_instance("p5e.48xlarge")
-    without_price = estimate(
-        training, workload(), gpu_of(unpriced), rented=RentedMachines(unpriced, 1), mfu=0.4
-    )
+    rented = RentedMachines(unpriced, 1)
+    without_price = estimate(training, workload(), gpu_of(unpriced), rented=rented, mfu=0.4)
     assert without_price.seconds is not None
     assert without_price.usd is None
     endless = estimate(TrainingConfig(epochs=3), workload(), gpu("H100", 2**36), rented=HERE, mfu=0.4)

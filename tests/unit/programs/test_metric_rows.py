@@ -26,9 +26,8 @@ class Attempt:
     def add(self, source: Source, *rows: Row, at: float = 0.0) -> None:
         """Add rows that came `at` seconds, or each at the second of its own step."""
         for row in rows:
-            self.merged.add_all(
-                [dict(row)], source, at or 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
-            )
+            own = 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
+            self.merged.add_all([dict(row)], source, at or own)
 
     @classmethod
     def leave(cls, folder: Path, source: Source, *rows: Row) -> None:
@@ -203,9 +202,8 @@ def test_losses_equal_to_those_of_the_first_steps_show_that_it_did_not_resume(tm
         for number in range(1, 31):
             attempt.add(OBSERVED, *losses(number, of=of))
             attempt.record(is_over=False)
-        assert (attempt.record()[-1]["step"], attempt.merged.first) == ((30, 1) if is_anew else (50, 21)), (
-            name
-        )
+        found = (attempt.record()[-1]["step"], attempt.merged.first)
+        assert found == ((30, 1) if is_anew else (50, 21)), name
 
 
 def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_counts(tmp_path: Path) -> None:
@@ -309,9 +307,8 @@ def test_a_fault_of_a_step_is_never_dropped(tmp_path: Path) -> None:
     for place, fault in ((place, fault) for place in range(3) for fault in FAULTS):
         odd = {"step": fine[place]["step"], **fault}
         again = losses(10, 20, 25, of=2.0)
-        for number, given in enumerate(
-            ([*fine[:place], odd, *fine[place:]], [*fine, odd], [*fine, odd, *again])
-        ):
+        orders = ([*fine[:place], odd, *fine[place:]], [*fine, odd], [*fine, odd, *again])
+        for number, given in enumerate(orders):
             attempt = Attempt(tmp_path / f"{place}-{FAULTS.index(fault)}-{number}")
             attempt.add(PRINTED, *given)
             found = {row["step"]: row for row in attempt.record()}

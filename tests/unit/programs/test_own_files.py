@@ -76,9 +76,8 @@ def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
 def test_a_second_run_is_refused_while_the_first_lives_and_only_in_its_places(tmp_path: Path) -> None:
     first, second = places(tmp_path / "a", tmp_path), places(tmp_path / "b", tmp_path)
     with claim_of_places(first, is_training=never):
-        with pytest.raises(
-            ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
-        ) as refused:
+        used = rf"in use by run {tmp_path}/a \(process {os.getpid()}"
+        with pytest.raises(ConfigError, match=used) as refused:
             claim_of_places(second, is_training=never).__enter__()
         assert "{run_dir}/output" in str(refused.value)
         with claim_of_places(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
@@ -256,9 +255,8 @@ def test_a_text_for_a_shell_names_what_it_reads_and_not_what_it_writes(tmp_path:
         (tmp_path / name).write_text("x")
     text = "set -e; python train.py --config='a b.yaml' <in.txt >out.txt 2>>more.txt && cat in.txt"
     for option in ("-c", "-lc"):
-        found = {
-            path.name for path in named_files(["/bin/bash", option, f"{text} | tee -a copy.txt"], tmp_path)
-        }
+        words = ["/bin/bash", option, f"{text} | tee -a copy.txt"]
+        found = {path.name for path in named_files(words, tmp_path)}
         assert found == {"train.py", "a b.yaml", "in.txt"}
     assert named_files(["bash", "-c", "cat 'last.txt"], tmp_path) == []
     assert [path.name for path in named_files(["bash", "train.sh", "-c"], tmp_path)] == ["train.sh"]

@@ -180,7 +180,7 @@ def test_a_program_that_reads_no_checkpoint_of_the_run_did_not_resume(tmp_path: 
         rows.poll()
         rows.close()
         noted = [
-            each["step"] for each in read_rows(folder / "run/events.jsonl") if each["event"] == "not_resumed"
+            row["step"] for row in read_rows(folder / "run/events.jsonl") if row["event"] == "not_resumed"
         ]
         last = max(row["step"] for row in read_rows(rows.writer._path))
         does_step = events[-1]["event"] != "loaded"

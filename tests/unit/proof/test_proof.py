@@ -152,10 +152,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield (*path, key)
 
 
-SECTIONS = [
-    ("outcome", "state_sha256"),
-    *((name,) for name in ("git", "data", "hardware", "plan", "outcome")),
-]
+SECTIONS = [("outcome", "state_sha256"), ("git",), ("data",), ("hardware",), ("plan",), ("outcome",)]
 NEEDED = [*SECTIONS, *(path for path in leaves(proven_run()) if path[-1] != "branch")]
 
 
@@ -311,9 +308,7 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
 def test_a_figure_that_jumps_at_a_resume_is_a_remark(
     losses: tuple[float, float], rates: tuple[float, float], words: str | None
 ) -> None:
-    rows = [
-        {"step": step, "loss": losses[step > 10], "learning_rate": rates[step > 10]} for step in range(1, 15)
-    ]
+    rows = [{"step": at, "loss": losses[at > 10], "learning_rate": rates[at > 10]} for at in range(1, 15)]
     jumps = ResumeJumps([10])
     assert list(jumps.collect(rows)) == rows
     assert (words or "") in "".join(jumps.remarks) and bool(jumps.remarks) == bool(words)
@@ -663,9 +658,8 @@ def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     damaged = Path("runs/a/checkpoints/step-00000600")
     problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"
     stored = part(judge(found=Found(Verdict(problems=(problem,)), damaged=(damaged,))), "stored")
-    assert (
-        stored.evidence == f"the store has the complete run, but the copy on this disk is damaged: {problem}"
-    )
+    said = "the store has the complete run, but the copy on this disk is damaged"
+    assert stored.evidence == f"{said}: {problem}"
     assert stored.next_step == (
         f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
         " && trainyard prove --run-dir runs/a --store file:///store"
@@ -693,9 +687,8 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
 
 
 def test_without_a_store_the_next_step_has_a_placeholder_for_its_address() -> None:
-    stored = part(
-        prove(proven_run(), whole_rows(), EVENTS, Found(None), place=ProofPlace("runs/a")), "stored"
-    )
+    proof = prove(proven_run(), whole_rows(), EVENTS, Found(None), place=ProofPlace("runs/a"))
+    stored = part(proof, "stored")
     assert stored.evidence == "no store was named"
     assert "--store URL --run-number auto" in str(stored.next_step)
 
@@ -709,9 +702,8 @@ def test_the_suggested_commands_are_quoted_for_any_name() -> None:
     config = ["--config", f"{directory}/config.yaml"]
     resume = shlex.split(str(part(proof, "trained").next_step))
     assert resume[2:] == [*config, "--run-dir", directory, "--resume", "auto"]
-    assert shlex.split(str(part(proof, "stored").next_step))[3:7] == [
-        *("--run-dir", directory, "--store", store)
-    ]
+    stored = shlex.split(str(part(proof, "stored").next_step))
+    assert stored[3:7] == ["--run-dir", directory, "--store", store]
     assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[2:] == config
 
 
@@ -855,8 +847,6 @@ SKIPPED: list[tuple[list[Any], dict[int, Any], bool, str]] = [
 def test_skipped_updates_are_stated_and_those_that_the_records_contradict_are_no_training(
     skips: list[Any], rows: dict[int, Any], passed: bool, words: str
 ) -> None:
-    kept = [
-        {"step": row["step"], **rows[row["step"]]} if row["step"] in rows else row for row in whole_rows()
-    ]
+    kept = [{"step": at, **rows[at]} if (at := row["step"]) in rows else row for row in whole_rows()]
     trained = part(judge(rows=kept, events=[STARTED, *skips, FINISHED]), "trained")
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence

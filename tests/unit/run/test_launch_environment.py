@@ -103,20 +103,13 @@ def test_the_command_line_replaces_auto_and_never_contradicts_a_number() -> None
 
 
 def test_the_options_say_where_the_nodes_meet() -> None:
-    fixed = ["--nnodes=3", "--nproc-per-node=8", "--node-rank=2", f"--master-addr={HOST}"]
-    assert launcher_options(node_of(trainjob(3, 2, 8)), 8, grace_seconds=9) == [
-        *fixed,
-        f"--master-port={PORT}",
-    ]
     common = ["--nnodes=3", "--nproc-per-node=8"]
+    fixed = ["--node-rank=2", f"--master-addr={HOST}", f"--master-port={PORT}"]
+    assert launcher_options(node_of(trainjob(3, 2, 8)), 8, grace_seconds=9) == [*common, *fixed]
     met = ["--rdzv-backend=c10d", f"--rdzv-endpoint={HOST}:{PORT}"]
     assert launcher_options(node_of(elastic(3, 2, 8)), 8, grace_seconds=9) == [*common, *met]
-    stop = ["--shutdown-signal=SIGTERM", "--shutdown-timeout=9"]
-    assert launcher_options(node_of(hyperpod(3, 2, 8)), 8, grace_seconds=9) == [
-        *common,
-        *stop,
-        "--server-port=8080",
-    ]
+    stop = ["--shutdown-signal=SIGTERM", "--shutdown-timeout=9", "--server-port=8080"]
+    assert launcher_options(node_of(hyperpod(3, 2, 8)), 8, grace_seconds=9) == [*common, *stop]
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,8 @@ def test_commands_within_a_sentence_have_them_too(own: str) -> None:
         text = ClusterTarget(**options).in_text(f"look first: {own}; then try again without kubectl")
         assert text.startswith("look first: ")
         assert text.endswith("; then try again without kubectl")
-        words = shlex.split(
-            text.removeprefix("look first: ").removesuffix("; then try again without kubectl")
-        )
+        own_part = text.removeprefix("look first: ").removesuffix("; then try again without kubectl")
+        words = shlex.split(own_part)
         # kubectl's --cluster means something else, and its command has its own namespace.
         kept = ("kubeconfig", "context") if own.startswith("kubectl") else tuple(VALUES)
         expected = {name: value for name, value in options.items() if name in kept}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 from tests.unit.training.lab import Lab
-from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.schema import Config
@@ -220,9 +219,8 @@ def test_a_deadline_and_a_limit_of_the_cost_stop_with_a_checkpoint(
 def test_a_finished_run_is_trained_again_only_for_more_steps(lab: Lab) -> None:
     outcome = lab.run()
     created = lab.record()["created"]
-    before = {
-        path: path.stat().st_mtime_ns for path in (lab.folder / "run").rglob("*") if path.name != ".lock"
-    }
+    files = [path for path in (lab.folder / "run").rglob("*") if path.name != ".lock"]
+    before = {path: path.stat().st_mtime_ns for path in files}
     assert lab.run() == outcome
     with pytest.raises(ConfigError, match=r"learning_rate: 0\.01, now 0\.001"):
         lab.run(lab.config(training={"learning_rate": 1e-3}))
@@ -367,24 +365,6 @@ def test_a_change_of_configuration_on_the_way_is_on_record(lab: Lab) -> None:
     assert [(segment["until"], segment["config_sha256"]) for segment in run["history"]] == [
         (4, config_sha256(lab.config()))
     ]
-
-
-def test_wandb_reads_the_rows_logged_offline(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    config = lab.config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
-    lab.run(config)
-    (path,) = (lab.folder / "run" / "logs").rglob("run-id-of-run.wandb")
-    losses: dict[int, float] = {}
-    configured: dict[str, str] = {}
-    for record in records_of(path):
-        configured |= {u.key: u.value_json for u in (*record.config.update, *record.run.config.update)}
-        items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
-        if "loss" in items:
-            losses[int(items["_step"])] = float(items["loss"])
-    rows = lab.rows()
-    assert losses == {row["step"]: row["loss"] for row in rows}
-    assert json.loads(configured["training"])["seed"] == 4711
 
 
 def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(lab: Lab) -> None:

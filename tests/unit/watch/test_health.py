@@ -159,9 +159,8 @@ def test_a_fault_of_one_gpu_is_found_once_it_lasts(
     assert [alert.rule for alert in health.alerts] == short
     for now in range(400, 800, 10):
         health.add_gpus(readings(**changed), now, node="n1")
-    assert [(each.rule, each.subject, each.since) for each in health.open_alerts] == [
-        (rule, "GPU 3 of n1", 400)
-    ]
+    [alert] = health.open_alerts
+    assert (alert.rule, alert.subject, alert.since) == (rule, "GPU 3 of n1", 400)
     health.add_gpus(readings(), 800, node="n1")
     assert health.alerts[-1].until == 800
     assert len(health.alerts) == len(short) + 1

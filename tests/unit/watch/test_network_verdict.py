@@ -265,10 +265,8 @@ def test_a_cut_at_any_place_never_proves_more(version: str) -> None:
 @each_case("version", VERSIONS)
 @each_case("kept", ["NET/OFI", "Using network", "Bootstrap", "TUNER", ""])
 def test_without_channels_nothing_is_proven(version: str, kept: str) -> None:
-    logs = [
-        [line for line in log if kept in line and " via " not in line]
-        for log in logs_of("direct", 4, version)
-    ]
+    direct = logs_of("direct", 4, version)
+    logs = [[line for line in log if kept in line and " via " not in line] for log in direct]
     found = judge(logs, P5).verdict
     assert found in (Network.EFA_UNDETERMINED, Network.UNKNOWN)
     echoed = [["+ grep 'via NET/Libfabric/0/GDRDMA' nccl.log\n", "NET/OFI Selected provider is efa\n"]]
@@ -297,9 +295,8 @@ def test_one_machine(expected: Expectation, per_node: int) -> None:
 
 def test_a_rank_inside_a_ring_has_no_channel_to_another_machine() -> None:
     logs = logs_of("direct", 16)
-    inner = [
-        line.replace("[receive] via NET/Libfabric/0(3)/GDRDMA/Shared", "via P2P/CUMEM") for line in logs[3]
-    ]
+    by_network = "[receive] via NET/Libfabric/0(3)/GDRDMA/Shared"
+    inner = [line.replace(by_network, "via P2P/CUMEM") for line in logs[3]]
     logs[3] = [line for line in inner if "[send]" not in line]
     assert judge(logs, P5).verdict is Network.EFA_GPUDIRECT
     logs[3] = [line for line in logs[3] if "Connected" not in line]

@@ -161,9 +161,7 @@ def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, 
     found.optimizer_shift = 0 if counts else None
     found.take(lambda _: 900, end=WELL)
     assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
-    [saved] = [
-        each for each in read_rows(tmp_path / "run/events.jsonl") if each["event"] == "checkpoint_saved"
-    ]
+    [saved] = [row for row in read_rows(tmp_path / "run/events.jsonl") if row["event"] == "checkpoint_saved"]
     assert (saved["source"], saved.get("on_record")) == (wanted[1], 900 if wanted[1] == "guessed" else None)
 
 

@@ -63,9 +63,8 @@ def test_what_lies_in_a_storage_outside_of_a_tensor_does_not_count(tmp_path: Pat
     whole = torch.full((4, 10), NAN)
     whole[1:3, ::2] = 1.0
     model = torch.nn.Linear(3, 3)
-    torch.save(
-        {"view": whole[1:3, ::2], "m": model, "p": torch.nn.Parameter(torch.ones(2))}, tmp_path / "a.pt"
-    )
+    parameter = torch.nn.Parameter(torch.ones(2))
+    torch.save({"view": whole[1:3, ::2], "m": model, "p": parameter}, tmp_path / "a.pt")
     found = read(tmp_path / "a.pt")
     assert (found.count, found.nan) == (4, ())
     torch.save({"view": whole[1:3, 1::2]}, tmp_path / "a.pt")

@@ -213,9 +213,8 @@ def test_a_pretokenised_file_is_read_in_parts_and_a_token_beyond_the_vocabulary_
     path = write(tmp_path / "a.bin", [1, 2, 3, 100, 200]).path
     parts = read_token_file(path, dtype="uint16", vocab_size=201)
     assert [part.tolist() for part in parts] == [[1, 2], [3, 100], [200]]
-    with pytest.raises(
-        DataError, match=r"a\.bin: token 100 at position 3, .*vocab_size, 100\. .*data\.bin_dtype"
-    ):
+    beyond = r"a\.bin: token 100 at position 3, .*vocab_size, 100\. .*data\.bin_dtype"
+    with pytest.raises(DataError, match=beyond):
         list(read_token_file(path, dtype="uint16", vocab_size=100))
 
 

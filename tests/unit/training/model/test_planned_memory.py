@@ -1,8 +1,8 @@
 """What a step keeps and where: the planned memory of FSDP, recomputation, and parameters in main memory.
 
 Torch's fake process group sends nothing, but one process shards, gathers and reduces as among 2 or 8. Unlike
-gloo's threads it releases all memory where torch's profiler sees it, so that the figures are exact. The device
-of an offloaded model is `meta`, which every machine has: its tensors have shapes and no values, and an
+gloo's threads it releases all memory where torch's profiler sees it, so the figures are exact. The device of
+an offloaded model is `meta`, which every machine has: its tensors have shapes and no values, and an
 operation over tensors of two devices fails as on a GPU.
 """
 

@@ -145,9 +145,8 @@ def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Instructions) -> 
             blocks = random_rows(name, rows=3, elements=1).reshape(3, -1).copy()
             for at, half in zip(SCALES[name], (first, second), strict=False):
                 write_half(blocks, at, half)
-            assert np.array_equal(
-                bits(dequantize(blocks, name, instructions=path)), bits(expected(blocks, name))
-            )
+            values = dequantize(blocks, name, instructions=path)
+            assert np.array_equal(bits(values), bits(expected(blocks, name)))
 
 
 @every_type

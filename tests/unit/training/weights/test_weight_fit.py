@@ -85,9 +85,8 @@ def test_missing_and_unexpected_tensors_are_named(folder: Callable[..., Path]) -
         "model.norm.weight: not in the file; the configuration has [32]",
     ]
     tensors = weights() | {"model.norm.weight": torch.ones(32, dtype=torch.int8)}
-    assert refusal(folder(tensors)) == [
-        "model.norm.weight: stored as I8; only BF16, F16, F32, F64 can be read"
-    ]
+    (line,) = refusal(folder(tensors))
+    assert line == "model.norm.weight: stored as I8; only BF16, F16, F32, F64 can be read"
     rotary_table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     path = folder(weights() | rotary_table)  # as old exports have it
     assert open_starting_weights(ModelConfig(name="m", path=str(path), architecture=SHAPE)) is not None
@@ -101,9 +100,8 @@ def test_a_tied_file_needs_a_tied_configuration_and_the_other_way_round(folder: 
     assert refusal(folder(weights()), tied) == [
         "model.architecture.tie_word_embeddings: the file has false, the configuration true"
     ]
-    assert refusal(folder(weights(tied))) == [
-        "lm_head.weight: not in the file; the configuration has [256, 32]"
-    ]
+    (line,) = refusal(folder(weights(tied)))
+    assert line == "lm_head.weight: not in the file; the configuration has [256, 32]"
 
 
 def test_a_single_file_without_a_config_is_judged_by_its_tensors(tmp_path: Path) -> None:
