@@ -40,14 +40,8 @@ def test_the_shipped_configuration_names_nothing_that_exists_only_elsewhere() ->
     config = load_config(CONFIGS / "training_configuration.yaml").config
     told = config.model_dump()
     elsewhere = (
-        "path",
-        "tokenizer",
-        "train_path",
-        "validation_path",
-        "dataset",
-        "store",
-        "entity",
-        "channel",
+        *("path", "tokenizer", "train_path", "validation_path"),
+        *("dataset", "store", "entity", "channel"),
     )
 
     def values(section: Any) -> Iterator[tuple[str, Any]]:

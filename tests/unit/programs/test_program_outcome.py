@@ -129,7 +129,8 @@ def test_the_last_of_ten_steps_is_the_ninth_from_zero(
     assert (outcome["steps"], outcome.get("counts_from_zero", False)) == (last, from_zero)
 
 
-WRONG = "what is wrong with the checkpoint"
+WRONG, COST = "what is wrong with the checkpoint", "stopped by limits.cost_usd after step 4 of 10"
+FAILED = ("failed", ExitCode.NO)
 
 
 @each_case(
@@ -138,24 +139,10 @@ WRONG = "what is wrong with the checkpoint"
         (ProgramEnd(0), 0, None, "failed", ExitCode.NO, "the program ended with exit code 0, and no metrics"),
         (ProgramEnd(127, problem="x: cannot start"), 0, None, "failed", ExitCode.USAGE, "x: cannot start"),
         # It has a checkpoint, and is not continued.
-        (
-            ProgramEnd(0, stopped_by=COST_LIMIT, checkpoint=taken(4)),
-            4,
-            10,
-            "stopped",
-            ExitCode.NO,
-            "stopped by limits.cost_usd after step 4 of 10",
-        ),
+        (ProgramEnd(0, stopped_by=COST_LIMIT, checkpoint=taken(4)), 4, 10, "stopped", ExitCode.NO, COST),
         # Its checkpoint cannot be the last state.
         *(
-            (
-                ProgramEnd(0, checkpoint=taken(5000), stopped_by=by, weights=WRONG),
-                30,
-                None,
-                "failed",
-                ExitCode.NO,
-                WRONG,
-            )
+            (ProgramEnd(0, checkpoint=taken(5000), stopped_by=by, weights=WRONG), 30, None, *FAILED, WRONG)
             for by in (None, "SIGTERM")
         ),
         # Its training vanished, and did its stated steps or not.
