@@ -96,7 +96,7 @@ def change(state: Path, **values: object) -> None:
 
 
 @each_case(
-    ("values", "is_training", "refused"),
+    ("values", "is_training", "held"),
     [
         ({"is_over": False}, True, True),
         ({"is_over": False}, False, False),
@@ -105,11 +105,7 @@ def change(state: Path, **values: object) -> None:
     ],
 )
 def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
-    values: dict[str, object],
-    is_training: bool,
-    refused: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, object], is_training: bool, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never):
@@ -118,7 +114,7 @@ def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
     second = claim_of_places(
         places(tmp_path / "b", tmp_path), is_training=lambda path: is_training and path.name == "a"
     )
-    if refused:
+    if held:
         with pytest.raises(ConfigError):
             second.__enter__()
     else:

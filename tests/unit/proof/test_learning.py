@@ -15,6 +15,7 @@ from trainyard.proof.learning import Curves, change_of, curves_of
 from trainyard.proof.proof import Configuration, prove
 from trainyard.run.run_settings import setting
 
+Values = dict[str, Any]
 LENGTHS = (10, 40, 400)
 COURSES: dict[str, Callable[[Any], Any]] = {  # the level over the run's time, 0 to 1
     "falling": lambda time: 5 - 4 * time,
@@ -32,27 +33,23 @@ def series(course: str, rows: int, seed: int = 0, noise: float = 0.1) -> Any:
     return COURSES[course](np.linspace(0, 1, rows)) + noise * random.normal(size=rows)
 
 
-def rows_of(loss: Any, *, figure: str = "loss", every: int = 1, shift: float = 0.0) -> list[dict[str, Any]]:
+def rows_of(loss: Any, *, figure: str = "loss", every: int = 1, shift: float = 0.0) -> list[Values]:
     """Rows with a loss; `figure` is in each row whose step is a multiple of `every`, and in the last."""
-    rows: list[dict[str, Any]] = [{"step": step, "loss": float(value)} for step, value in enumerate(loss, 1)]
+    rows: list[Values] = [{"step": step, "loss": float(value)} for step, value in enumerate(loss, 1)]
     for row in rows:
         if figure != "loss" and (row["step"] % every == 0 or row["step"] == len(rows)):
             row[figure] = row["loss"] + shift
     return rows
 
 
-def _curves(rows: Iterable[dict[str, Any]], settings: dict[str, Any] | None = None) -> Curves:
+def _curves(rows: Iterable[Values], settings: Values | None = None) -> Curves:
     curves = Curves() if settings is None else curves_of(settings)
     list(curves.collect(rows))
     return curves
 
 
 def judge(
-    rows: Iterable[dict[str, Any]],
-    settings: dict[str, Any] | None = None,
-    *,
-    run: dict[str, Any] | None = None,
-    **more: Any,
+    rows: Iterable[Values], settings: Values | None = None, *, run: Values | None = None, **more: Any
 ) -> Learned:
     settings = settings or {}
     curves = _curves(rows, settings)
@@ -61,7 +58,7 @@ def judge(
     )
 
 
-def gates(**learned: Any) -> dict[str, Any]:
+def gates(**learned: Any) -> Values:
     return {"proof": {"learned": learned}}
 
 
@@ -313,7 +310,7 @@ def test_a_compared_run_must_not_be_better_by_more_than_the_tolerance(figure: st
     assert judge(rows, gates(compare_with="run:7"), compared=ComparedRun("run 7", problem="missing")).is_red
 
 
-def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def evaluation(figures: Values, **changes: Any) -> Values:
     saved = {"step": SAVED["step"], "checkpoint_sha256": SAVED["manifest_sha256"]}
     return {**saved, "figures": figures, **changes}
 
