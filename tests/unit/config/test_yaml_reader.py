@@ -129,7 +129,7 @@ def test_a_file_from_outside_is_damaged_by_name_and_line() -> None:
 
 def test_an_alias_is_expanded(write_files: Callable[..., Path]) -> None:
     text = "model: {name: &n x, tokenizer: *n}\ntraining: {max_steps: &s 7, epochs: *s}\n"
-    path = write_files({"c.yaml": text})
+    path = write_files(("c.yaml", text))
     config = load_config(path).config
     assert (config.model.tokenizer, config.training.epochs) == ("x", 7)
 

@@ -206,7 +206,7 @@ def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str
     run["outcome"] = {**run["outcome"], "status": "failed", "steps": 0}
     settings = {**SETTINGS, "compute": {"network": "efa"}}
     starts = [(STARTED, shown(facts_of(case))) for case in (first, last) if case]
-    events = [event for start in starts for event in start]
+    events: list[Any] = [event for start in starts for event in start]
     found = part(judge(run, events=events, settings=settings), "network")
     assert found.passed is (last == "direct")
     assert "nothing shows" not in found.evidence
