@@ -25,7 +25,7 @@ from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 from trainyard.watch.failure_classes import FailureClass
 
-# test_cluster_target.py has every set of options.
+# test_suggested_commands.py has every set of options.
 OPTIONS = {
     "--kubeconfig": "team b.yaml",
     "--context": "arn:aws:eks:us-west-2:1:cluster/it's",

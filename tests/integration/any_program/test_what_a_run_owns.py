@@ -1,6 +1,6 @@
 """Which run a start is of, on real processes and stores: one case for each launcher of the table.
 
-`tests/unit/run/test_situation.py` has the table itself. Each case counts the starts of the program.
+`tests/unit/run/test_identity.py` has the table itself. Each case counts the starts of the program.
 """
 
 import json

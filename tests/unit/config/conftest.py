@@ -35,9 +35,9 @@ def complaints(folder: Path) -> Callable[..., list[str]]:
 def write_files(folder: Path) -> Callable[..., Path]:
     """Write files given as name and content; the path of the last is returned."""
 
-    def write(files: dict[str, str]) -> Path:
+    def write(*files: tuple[str, str]) -> Path:
         path = folder
-        for name, content in files.items():
+        for name, content in files:
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")

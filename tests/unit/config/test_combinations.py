@@ -1,12 +1,20 @@
-"""Valid values that cannot be trained together."""
+"""Valid values that cannot be trained together, the mesh of processes, and the number of parameters."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from tests.cases import each_case
 
 from trainyard.config.combinations import impossible_combinations
 from trainyard.config.key_lookup import leaf_keys
-from trainyard.config.schema import Config
+from trainyard.config.load import load_config
+from trainyard.config.mesh import MeshShape, mesh_shape, require_processes
+from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import ArchitectureConfig, ComputeConfig, Config
+from trainyard.errors import ConfigError
+from trainyard.training.model.model import Block, Llama, parameter_count
 
 
 def config(**sections: dict[str, Any]) -> Config:
@@ -117,3 +125,70 @@ def test_matrices_are_cut_into_equal_parts_only() -> None:
         given = config(model={"name": "x", "architecture": architecture}, compute=compute)
         expected = reason or "2 needs the strategy fsdp or hsdp, not ddp"
         assert list(impossible_combinations(given)) == [(f"compute.tensor_parallel {key}", expected)]
+
+
+@pytest.mark.parametrize(
+    ("compute", "shape"),
+    [
+        ({"strategy": "single"}, MeshShape()),
+        ({"strategy": "ddp"}, MeshShape(replicas=8)),
+        ({"strategy": "fsdp"}, MeshShape(shards=8)),
+        ({"strategy": "fsdp", "tensor_parallel": 8}, MeshShape(tensor=8)),
+        ({"strategy": "hsdp", "replicas": 2, "tensor_parallel": 2}, MeshShape(2, 2, 2)),
+    ],
+)
+def test_every_process_has_a_place(compute: dict[str, Any], shape: MeshShape) -> None:
+    assert mesh_shape(ComputeConfig(**compute), 8) == shape
+
+
+@pytest.mark.parametrize(
+    ("compute", "said"),
+    [
+        ({"tensor_parallel": 3}, "compute.tensor_parallel: 3 does not divide the 8 processes of this run"),
+        ({"replicas": 3}, "compute.replicas: 3 does not divide the 8 processes of this run"),
+        ({"replicas": 8, "tensor_parallel": 2}, "compute.replicas: 8 does not divide the 4 groups"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_named(compute: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        mesh_shape(ComputeConfig(strategy="hsdp", **compute), 8)
+
+
+SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
+HSDP = ["compute.strategy=hsdp", "compute.replicas=2"]
+
+
+def test_what_every_process_would_refuse_is_refused_before_them() -> None:
+    for overrides, processes in (([], 1), (HSDP, 4)):
+        require_processes(load_config(SMOKE, overrides).config, processes)
+    for overrides, processes, problem in (
+        ([], 2, "compute.strategy is single, which is for one process, not for 2"),
+        (HSDP, 3, r"compute\.replicas: 2 does not divide the 3 processes"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            require_processes(load_config(SMOKE, overrides).config, processes)
+
+
+def build_model(shape: ArchitectureConfig) -> Llama:
+    with torch.device("meta"):
+        return Llama(shape)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_part_is_that_of_the_model(tied: bool) -> None:
+    shape = ArchitectureConfig(num_layers=3, hidden_size=64, num_attention_heads=8, tie_word_embeddings=tied)
+    model, count = build_model(shape), count_parameters(shape)
+    block = next(module for module in model.modules() if isinstance(module, Block))
+    assert count.total == parameter_count(model)
+    assert count.embedding == model.model.embed_tokens.weight.numel()
+    assert count.head == model.lm_head.weight.numel()
+    assert count.attention == parameter_count(block.self_attn)
+    assert count.feed_forward == parameter_count(block.mlp)
+    assert count.norms == sum(p.numel() for p in model.parameters() if p.ndim == 1)
+
+
+def test_a_tied_output_is_counted_once_and_multiplied_all_the_same() -> None:
+    tied = count_parameters(ArchitectureConfig(tie_word_embeddings=True))
+    untied = count_parameters(ArchitectureConfig())
+    assert untied.total - tied.total == untied.output == tied.embedding
+    assert untied.multiplied == tied.multiplied

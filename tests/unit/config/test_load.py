@@ -40,14 +40,8 @@ def test_the_shipped_configuration_names_nothing_that_exists_only_elsewhere() ->
     config = load_config(CONFIGS / "training_configuration.yaml").config
     told = config.model_dump()
     elsewhere = (
-        "path",
-        "tokenizer",
-        "train_path",
-        "validation_path",
-        "dataset",
-        "store",
-        "entity",
-        "channel",
+        *("path", "tokenizer", "train_path", "validation_path"),
+        *("dataset", "store", "entity", "channel"),
     )
 
     def values(section: Any) -> Iterator[tuple[str, Any]]:
@@ -174,9 +168,7 @@ def test_the_configuration_for_fine_tuning_trains_no_random_weights() -> None:
 
 
 def test_a_key_of_another_model_goes_where_the_weights_do_not_declare_it(folder: Path) -> None:
-    (folder / "c.yaml").write_text(
-        "model: {name: x, architecture: {num_layers: 3}}\ntraining: {max_steps: 5}\n"
-    )
+    (folder / "c.yaml").write_text(MINIMAL.replace("name: x", "name: x, architecture: {num_layers: 3}"))
 
     def declare(path: str, _unknown: object) -> DeclaredShape:
         return DeclaredShape("config.json", {"model.architecture.hidden_size": 640}, path)

@@ -73,10 +73,8 @@ def test_a_store_that_is_registered_by_one_line_is_known_everywhere(tmp_path: Pa
     assert found["refused"][1] == f"desk://top: not a store; write {EXAMPLES}"
     assert found["configured"] == "shelf://top"
     assert found["examples"] == ["s3://bucket/prefix", "file:///folder", "shelf://name"]
-    assert found["planned"] == [
-        "shelf://top",
-        f"TRAINYARD_STORE: 'desk://top' is not a store; write {EXAMPLES}",
-    ]
+    refused = f"TRAINYARD_STORE: 'desk://top' is not a store; write {EXAMPLES}"
+    assert found["planned"] == ["shelf://top", refused]
     assert found["set_up"] == ["shelf://top", f"'desk://top' is not a store such as {EXAMPLES}"]
 
 

@@ -95,9 +95,8 @@ def test_what_is_kept(text: str) -> None:
 
 def test_the_value_of_a_secret_variable_is_replaced_in_every_way_to_write_it() -> None:
     value = 'two words, "quotes" & a\nsecond line'
-    known = SecretFilter.of(
-        {"environment": {"DB_PASSWORD": value, "SHORT_TOKEN": "1234567", "OTHER": "harmless"}}
-    )
+    environment = {"DB_PASSWORD": value, "SHORT_TOKEN": "1234567", "OTHER": "harmless"}
+    known = SecretFilter.of({"environment": environment})
     for text in (
         f"a {value} b",
         json.dumps([value]),

@@ -40,9 +40,8 @@ def test_a_token_is_found_in_every_place(token: str) -> None:
     texts |= {place: write(token) for place, write in BARE_PLACES.items()}
     assert [place for place, text in texts.items() if not secret_value_kind(text.encode())] == []
     assert secret_kind("ANYTHING", token)
-    assert {secret_value_kind(text.encode()) for text in texts.values()} == {
-        secret_value_kind(token.encode())
-    }
+    kind = secret_value_kind(token.encode())
+    assert {secret_value_kind(text.encode()) for text in texts.values()} == {kind}
 
 
 @each_case("name", FORMS)

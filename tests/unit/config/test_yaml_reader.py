@@ -55,13 +55,7 @@ TAB = "a tab; write spaces, which YAML needs before words"
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        "\tmax_steps: 5",
-        "  \tmax_steps: 5",
-        "  seed: 1\n\tmax_steps: 5",
-        "  seed: 1\n  \tmax_steps: 5",
-    ],
+    "body", ["\tmax_steps: 5", "  \tmax_steps: 5", "  seed: 1\n\tmax_steps: 5", "  seed: 1\n  \tmax_steps: 5"]
 )
 def test_a_tab_before_a_word_is_named_with_its_line(complaints: Complaints, body: str) -> None:
     line = 3 + body.count("\n")
@@ -70,9 +64,7 @@ def test_a_tab_before_a_word_is_named_with_its_line(complaints: Complaints, body
 
 def test_tabs_in_comments_text_and_line_ends_are_fine(complaints: Complaints) -> None:
     text = "model:\n  name: 'a\tb'\t# c\td\n  path: |\n    x\ty\n#\te\ntraining:\t\n  max_step: 5\t\n"
-    assert complaints(text) == [
-        "c.yaml:7: training.max_step: unknown key; did you mean max_steps?",
-    ]
+    assert complaints(text) == ["c.yaml:7: training.max_step: unknown key; did you mean max_steps?"]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +98,7 @@ def test_broken_yaml_is_one_error_whatever_the_values_are(complaints: Complaints
     ],
     ids=["lists", "mappings", "values", "key"],
 )
-def test_what_is_too_deep_or_too_much_is_refused_at_once(
-    complaints: Complaints, text: str, message: str
-) -> None:
+def test_what_is_too_deep_or_too_much_is_refused(complaints: Complaints, text: str, message: str) -> None:
     started = time.monotonic()
     (line,) = complaints(text)
     assert message in line
@@ -138,9 +128,8 @@ def test_a_file_from_outside_is_damaged_by_name_and_line() -> None:
 
 
 def test_an_alias_is_expanded(write_files: Callable[..., Path]) -> None:
-    path = write_files(
-        {"c.yaml": "model: {name: &n x, tokenizer: *n}\ntraining: {max_steps: &s 7, epochs: *s}\n"}
-    )
+    text = "model: {name: &n x, tokenizer: *n}\ntraining: {max_steps: &s 7, epochs: *s}\n"
+    path = write_files(("c.yaml", text))
     config = load_config(path).config
     assert (config.model.tokenizer, config.training.epochs) == ("x", 7)
 

@@ -9,9 +9,18 @@ import pytest
 from tests.unit.plan.conftest import load, workload
 
 from trainyard.config.parameters import count_parameters
+from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.errors import ConfigError
 from trainyard.plan import activations, device_memory
-from trainyard.plan.device_memory import MemoryParts, highest_memory_peak, host_bytes, memory_peaks_of
+from trainyard.plan.device_memory import (
+    MemoryParts,
+    highest_memory_peak,
+    host_bytes,
+    main_memory_need,
+    memory_peaks_of,
+)
+from trainyard.plan.minimum_memory import MEGATRON, SHARDED, least_bytes
+from trainyard.plan.parallel_degrees import Degrees
 from trainyard.plan.workload import Layout, Recomputation, TrainingWorkload, training_workload
 from trainyard.training.model import attention, loss
 
@@ -62,7 +71,7 @@ def test_each_stronger_recomputation_keeps_less() -> None:
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_shards_divide_the_state_and_gather_two_blocks() -> None:
+def test_shards_divide_the_state_and_gather_two_blocks_and_replicas_change_nothing() -> None:
     whole, eighth = workload(), workload(layout=Layout(shards=8, sharded=True))
     optimizer = at(eighth, "optimizer step")
     assert optimizer.moments == at(whole, "optimizer step").moments // 8
@@ -72,13 +81,10 @@ def test_shards_divide_the_state_and_gather_two_blocks() -> None:
     assert at(eighth, last).workspace - at(whole, last).workspace > 2 * 2 * block
     assert at(eighth, "loss").copies == 0
     assert highest_memory_peak(eighth).parts.total < highest_memory_peak(whole).parts.total
+    assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(whole)
 
 
-def test_replicas_change_no_memory() -> None:
-    assert memory_peaks_of(workload(layout=Layout(replicas=4))) == memory_peaks_of(workload())
-
-
-def test_grouped_float32_attention_on_a_gpu_keeps_every_score() -> None:
+def test_grouped_float32_attention_on_a_gpu_and_short_compiled_on_processors_keep_every_score() -> None:
     grouped = workload(bfloat16=False)
     scores = 4 * 32 * 2048
     assert activations.scores_are_kept(grouped)
@@ -87,9 +93,6 @@ def test_grouped_float32_attention_on_a_gpu_keeps_every_score() -> None:
     assert not activations.scores_are_kept(replace(grouped, on_gpu=False))
     shape = grouped.architecture.model_copy(update={"num_key_value_heads": 32})
     assert not activations.scores_are_kept(replace(grouped, architecture=shape))
-
-
-def test_short_compiled_attention_on_processors_keeps_every_score_too() -> None:
     short = workload(on_gpu=False, sequence_length=activations.LONGEST_WRITTEN_OUT)
     assert attention.LONGEST_WRITTEN_OUT == activations.LONGEST_WRITTEN_OUT
     assert activations.scores_are_kept(short)
@@ -175,9 +178,7 @@ def test_the_compiler_makes_one_mask_for_all_blocks_and_none_where_scores_are_ke
     short = replace(apart, sequence_length=512)
     assert activations.shared_bytes(short) == 0
     assert activations.block_bytes(short) == activations.block_bytes(replace(short, separate=False))
-    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), (
-        "no grouped heads are left"
-    )
+    assert not activations.scores_are_kept(workload(bfloat16=False, separate=True)), "no grouped heads"
 
 
 def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
@@ -191,4 +192,68 @@ def test_the_copy_that_saving_makes_is_in_main_memory() -> None:
     assert {moment.parts.staging for moment in memory_peaks_of(behind)} == {3 * total // 2}
     rounded = work("checkpointing.mode=async", "compute.gradient_compression=powersgd")
     assert at(rounded, "loss").staging == 3 * total // 2 + total, "what each process left out is its own"
-    assert host_bytes(behind) == 0, "beside GPUs it is not the device's: test_main_memory.py"
+    assert host_bytes(behind) == 0, "beside GPUs it is not the device's"
+
+
+def test_on_a_cpu_every_tensor_of_the_peak_counts() -> None:
+    for changes in ((), ("training.batch_size=64",), ("training.gradient_accumulation_steps=4",)):
+        config = load("smoke", *changes)
+        work = training_workload(config, on_gpu=False)
+        assert main_memory_need(config, gpus=0) == highest_memory_peak(work).parts.total
+
+
+def test_what_ships_fits_the_smallest_machine_that_anybody_trains_on() -> None:
+    assert main_memory_need(load("smoke"), gpus=0) < 10**9
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "copies"),
+    [
+        ((), 1, 0),
+        (("checkpointing.mode=async",), 1, 12),
+        (("checkpointing.mode=async", "compute.strategy=fsdp"), 8, 12),
+        (("compute.strategy=fsdp", "compute.cpu_offload=true"), 8, 16),
+        (("compute.strategy=fsdp", "compute.cpu_offload=true", "checkpointing.mode=async"), 4, 28),
+        (("compute.strategy=ddp", "checkpointing.mode=async"), 8, 12),
+    ],
+)
+def test_beside_gpus_the_copies_and_what_is_offloaded_count(
+    changes: tuple[str, ...], gpus: int, copies: int
+) -> None:
+    """Bytes per parameter: 12 of a copy (weight, two moments), 16 of an offloaded state."""
+    config = load("smoke", *changes)
+    total = count_parameters(config.model.architecture).total
+    assert main_memory_need(config, gpus=gpus) == pytest.approx(copies * total, rel=1e-4)
+
+
+def test_what_this_machine_alone_cannot_share_out_is_no_error() -> None:
+    """Several machines train it: the fewest processes that can share it count."""
+    config = load("smoke", "compute.strategy=hsdp", "compute.replicas=2", "compute.tensor_parallel=2")
+    assert all(main_memory_need(config, gpus=gpus) >= 0 for gpus in (0, 1, 3))
+
+
+def config() -> Config:
+    shape = {"num_layers": 8, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 1000}
+    model = {"name": "x", "architecture": shape}
+    return Config.model_validate({"model": model, "training": {"max_steps": 1}})
+
+
+def degrees(*, world: int = 8, tensor: int = 1, pipeline: int = 1, context: int = 1) -> Degrees:
+    return Degrees(world, 8, tensor, pipeline, context, 1, 1, None, 1)
+
+
+@pytest.mark.parametrize("state", [MEGATRON, SHARDED])
+def test_every_degree_takes_from_what_a_gpu_holds(state: tuple[int, int]) -> None:
+    whole = least_bytes(config(), degrees(world=1), state)
+    for other in (degrees(), degrees(tensor=2), degrees(pipeline=2, world=2), degrees(context=2, world=2)):
+        assert 0 < least_bytes(config(), other, state) < whole
+
+
+def test_one_gpu_holds_all_of_it() -> None:
+    made = config()
+    parameters = count_parameters(
+        ArchitectureConfig(**made.model.architecture.model_dump(exclude={"rope_scaling"}))
+    )
+    inputs = 8 * made.data.sequence_length * 256 * 2
+    held = parameters.total - parameters.norms
+    assert least_bytes(made, degrees(world=1), MEGATRON) == held * 18 + inputs

@@ -161,9 +161,7 @@ def findings(text: str, name: str = "job.yaml", where: VariableScope = NOWHERE) 
 
 def test_a_manifest_that_is_right_has_no_findings() -> None:
     assert findings(MANIFEST) == []
-    assert findings(MANIFEST.replace("a/b:1", "a/${NAME}")) == [], (
-        "the variable of a template may have the tag"
-    )
+    assert findings(MANIFEST.replace("a/b:1", "a/${NAME}")) == [], "the variable may have the tag"
 
 
 CHANGES: list[tuple[str, str, Severity, str, str]] = [

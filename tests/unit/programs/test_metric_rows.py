@@ -9,12 +9,8 @@ from trainyard.programs.metric_rows import MetricRowWriter, row_fault
 from trainyard.programs.sources import Source
 from trainyard.run.records import read_rows
 
-DECLARED, OBSERVED, STRUCTURED, PRINTED = (
-    Source.DECLARED,
-    Source.OBSERVED,
-    Source.STRUCTURED,
-    Source.PRINTED,
-)
+DECLARED, OBSERVED = Source.DECLARED, Source.OBSERVED
+STRUCTURED, PRINTED = Source.STRUCTURED, Source.PRINTED
 Row = dict[str, Any]
 
 
@@ -22,6 +18,7 @@ class Attempt:
     """The rows of an attempt, and what is on record."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self.path, self.again = folder / "metrics.jsonl", list[int]()
         self.writer = MetricRowWriter(self.path, on_other_row=self.again.append, **options)
         self.merged = self.writer.merged
@@ -29,9 +26,15 @@ class Attempt:
     def add(self, source: Source, *rows: Row, at: float = 0.0) -> None:
         """Add rows that came `at` seconds, or each at the second of its own step."""
         for row in rows:
-            self.merged.add_all(
-                [dict(row)], source, at or 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
-            )
+            own = 1.0 + float(row.get("step", row.get("epoch", 0)) or 0)
+            self.merged.add_all([dict(row)], source, at or own)
+
+    @classmethod
+    def leave(cls, folder: Path, source: Source, *rows: Row) -> None:
+        """Leave the rows of an earlier attempt on record."""
+        earlier = cls(folder)
+        earlier.add(source, *rows)
+        earlier.writer.write(is_over=True)
 
     def record(self, *, is_over: bool = True) -> list[Row]:
         self.writer.write(is_over=is_over)
@@ -52,11 +55,8 @@ def test_the_best_source_counts_and_the_others_fill_what_it_lacks(attempt: Attem
     attempt.add(OBSERVED, *losses(*range(1, 31)))
     record = attempt.record()
     assert [(row["step"], row["loss"]) for row in record] == [(step, 1 / (step + 1)) for step in range(1, 31)]
-    assert {row["step"]: row["learning_rate"] for row in record if "learning_rate" in row} == {
-        10: 0.5,
-        20: 0.5,
-        30: 0.5,
-    }
+    rates = {row["step"]: row["learning_rate"] for row in record if "learning_rate" in row}
+    assert rates == dict.fromkeys((10, 20, 30), 0.5)
     assert [row["step"] for row in record if "val_loss" in row] == [20]
     sources = {"steps": "observed", "loss": "observed", "learning_rate": "printed", "val_loss": "printed"}
     assert attempt.merged.sources == sources
@@ -75,9 +75,7 @@ def test_printed_steps_of_another_thing_are_no_rows(tmp_path: Path) -> None:
     for name, rows in NOISE.items():
         for source in (DECLARED, OBSERVED, STRUCTURED):
             for is_first in (True, False):
-                folder = tmp_path / f"{name}-{source}-{is_first}"
-                folder.mkdir()
-                attempt = Attempt(folder)
+                attempt = Attempt(tmp_path / f"{name}-{source}-{is_first}")
                 for row in rows if is_first else ():
                     attempt.add(PRINTED, row, at=1.0)
                     attempt.record(is_over=False)
@@ -92,9 +90,7 @@ def test_printed_steps_of_another_thing_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_better_source_that_appears_late_rewrites_the_rows_of_this_attempt(tmp_path: Path) -> None:
-    first = Attempt(tmp_path)
-    first.add(STRUCTURED, *losses(10, 20))
-    first.writer.write(is_over=True)
+    Attempt.leave(tmp_path, STRUCTURED, *losses(10, 20))
     attempt = Attempt(tmp_path, resumed_at=20)
     attempt.add(PRINTED, *losses(21, 22, 23, of=9.0))
     attempt.record(is_over=False)
@@ -130,9 +126,7 @@ def test_a_file_with_few_losses_leaves_the_loss_to_the_observer(tmp_path: Path) 
     """A program may write its loss only when it validates: too few to judge, and of another measure."""
     wrong = list[object]()
     for name, (count, earlier, source) in FEW_LOSSES.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        attempt = Attempt(folder, earlier_source=earlier)
+        attempt = Attempt(tmp_path / name, earlier_source=earlier)
         attempt.add(OBSERVED, *losses(*range(1, 201), of=9.0))
         written = losses(*(200 // count * n for n in range(1, count + 1)), accuracy=0.5)
         attempt.add(STRUCTURED, *written, at=201.0)
@@ -190,9 +184,7 @@ def test_observed_steps_continue_those_of_the_checkpoint(
     tmp_path: Path, printed: tuple[int, ...], steps: list[int]
 ) -> None:
     """A process counts from its own start; the printed steps show whether it resumed."""
-    first = Attempt(tmp_path)
-    first.add(OBSERVED, *losses(*range(1, 21)))
-    first.writer.write(is_over=True)
+    Attempt.leave(tmp_path, OBSERVED, *losses(*range(1, 21)))
     attempt = Attempt(tmp_path, resumed_at=20)
     for number in range(1, 4):
         attempt.add(OBSERVED, *losses(number, of=5.0))
@@ -203,31 +195,22 @@ def test_observed_steps_continue_those_of_the_checkpoint(
     assert attempt.again == ([] if steps[0] == 21 else [1])
 
 
-def test_losses_equal_to_those_of_the_first_steps_show_that_the_program_did_not_resume(
-    tmp_path: Path,
-) -> None:
+def test_losses_equal_to_those_of_the_first_steps_show_that_it_did_not_resume(tmp_path: Path) -> None:
     for name, of, is_anew in (("equal", 1.0, True), ("other", 2.0, False), ("all the same", 0.0, False)):
-        (tmp_path / name).mkdir()
-        first = Attempt(tmp_path / name)
-        first.add(OBSERVED, *losses(*range(1, 21), of=1.0 if of else 0.0))
-        first.writer.write(is_over=True)
+        Attempt.leave(tmp_path / name, OBSERVED, *losses(*range(1, 21), of=1.0 if of else 0.0))
         attempt = Attempt(tmp_path / name, resumed_at=20)
         for number in range(1, 31):
             attempt.add(OBSERVED, *losses(number, of=of))
             attempt.record(is_over=False)
-        assert (attempt.record()[-1]["step"], attempt.merged.first) == ((30, 1) if is_anew else (50, 21)), (
-            name
-        )
+        found = (attempt.record()[-1]["step"], attempt.merged.first)
+        assert found == ((30, 1) if is_anew else (50, 21)), name
 
 
 def test_printed_rows_of_an_earlier_step_are_a_fault_only_if_nothing_better_counts(tmp_path: Path) -> None:
     for source, again in ((None, [1]), (DECLARED, [])):
         folder = tmp_path / str(source)
-        folder.mkdir()
         Attempt(folder).writer.write(is_over=True)
-        first = Attempt(folder)
-        first.add(DECLARED, *losses(10, 20))
-        first.writer.write(is_over=True)
+        Attempt.leave(folder, DECLARED, *losses(10, 20))
         attempt = Attempt(folder, resumed_at=20)
         attempt.add(PRINTED, *losses(1, 2, of=9.0))
         attempt.record(is_over=False)
@@ -268,9 +251,7 @@ def test_a_number_that_is_not_finite_is_a_fault_whatever_has_the_figure(tmp_path
         ],
     }
     for name, sources in cases.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        attempt = Attempt(folder)
+        attempt = Attempt(tmp_path / name)
         for source, rows in sources:
             attempt.add(source, *rows)
         record = attempt.record()
@@ -326,12 +307,9 @@ def test_a_fault_of_a_step_is_never_dropped(tmp_path: Path) -> None:
     for place, fault in ((place, fault) for place in range(3) for fault in FAULTS):
         odd = {"step": fine[place]["step"], **fault}
         again = losses(10, 20, 25, of=2.0)
-        for number, given in enumerate(
-            ([*fine[:place], odd, *fine[place:]], [*fine, odd], [*fine, odd, *again])
-        ):
-            folder = tmp_path / f"{place}-{FAULTS.index(fault)}-{number}"
-            folder.mkdir()
-            attempt = Attempt(folder)
+        orders = ([*fine[:place], odd, *fine[place:]], [*fine, odd], [*fine, odd, *again])
+        for number, given in enumerate(orders):
+            attempt = Attempt(tmp_path / f"{place}-{FAULTS.index(fault)}-{number}")
             attempt.add(PRINTED, *given)
             found = {row["step"]: row for row in attempt.record()}
             if list(found) != [10, 20, 25] or any(found[odd["step"]][name] != odd[name] for name in odd):
@@ -340,12 +318,8 @@ def test_a_fault_of_a_step_is_never_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resumed_at", [0, 20])
-def test_a_row_before_the_checkpoint_shows_that_the_program_did_not_resume(
-    tmp_path: Path, resumed_at: int
-) -> None:
-    first = Attempt(tmp_path)
-    first.add(DECLARED, *losses(10, 20))
-    first.writer.write(is_over=True)
+def test_a_row_before_the_checkpoint_shows_that_it_did_not_resume(tmp_path: Path, resumed_at: int) -> None:
+    Attempt.leave(tmp_path, DECLARED, *losses(10, 20))
     attempt = Attempt(tmp_path, resumed_at=resumed_at)
     attempt.add(DECLARED, *losses(0, 1, of=2.0))
     assert attempt.record() == losses(0, 1, of=2.0)

@@ -54,38 +54,26 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
         "before a step": ([loaded(1), raised(1), ended(1)], own, own),
         "its steps come with its end": ([loaded(1), raised(1), (1, "exit", {"step": 5})], own, own),
         "the next cell of a notebook trains": (
-            [KERNEL, stepped(1, 5), raised(1), stepped(1, 9), ended(1)],
-            None,
-            None,
+            [KERNEL, stepped(1, 5), raised(1), stepped(1, 9), ended(1)], None, None,
         ),
         "the next cell of a notebook saves": (
-            [KERNEL, stepped(1, 5), (1, "exception", {**raised(1)[2], "step": 7}), stepped(1, 7)],
-            own,
-            own,
+            [KERNEL, stepped(1, 5), (1, "exception", {**raised(1)[2], "step": 7}), stepped(1, 7)], own, own,
         ),
         "evaluated afterwards": (
-            [loaded(1), stepped(1, 5), raised(1), ended(1), loaded(2), ended(2)],
-            own,
-            own,
+            [loaded(1), stepped(1, 5), raised(1), ended(1), loaded(2), ended(2)], own, own,
         ),
         "a helper, and the program continues": (
-            [loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)],
-            None,
-            own,
+            [loaded(1), loaded(2, 1), raised(2), ended(2), stepped(1, 5), ended(1)], None, own,
         ),
         "a worker that trained, and a parent that ends well": (
-            [loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)],
-            own,
-            own,
+            [loaded(1), loaded(2, 8, 1), stepped(2, 5), raised(2), ended(2), ended(1)], own, own,
         ),
         "a rank beside others": (
             [*(loaded(1), loaded(2), stepped(1, 5), stepped(2, 5, 1), raised(2)), stepped(1, 9), ended(1)],
-            own,
-            own,
+            own, own,
         ),
         "a trial, and another after it": (
-            [loaded(1), loaded(2, 1), stepped(2, 5), raised(2), ended(2), loaded(3, 1), stepped(3, 5)],
-            None,
+            [loaded(1), loaded(2, 1), stepped(2, 5), raised(2), ended(2), loaded(3, 1), stepped(3, 5)], None,
             own,
         ),
         "a launcher fails with its worker": (
@@ -98,25 +86,20 @@ def test_the_exception_that_ended_the_program_is_the_one_that_nobody_survived() 
         ),
         "an exit code behind a shell": ([loaded(1), stepped(1, 5), ended(1, 3)], "SystemExit: 3", None),
         "an exit code that a parent hides": (
-            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), stepped(1, 9), ended(1)],
-            "SystemExit: 1",
+            [loaded(1), loaded(2, 1), stepped(2, 5), ended(2, 1), stepped(1, 9), ended(1)], "SystemExit: 1",
             None,
         ),
         "a worker that was killed": ([*two, killed, ended(2)], "killed: train.py", None),
         "a worker that was killed, and another after it": (
-            [*two, killed, ended(2), loaded(3), stepped(3, 5)],
-            None,
-            None,
+            [*two, killed, ended(2), loaded(3), stepped(3, 5)], None, None,
         ),
         "a worker that was stopped": ([*two, (2, "killed", {"child": 1, "stopped": True})], None, None),
         "the exit code of a helper": ([loaded(1), loaded(2, 1), stepped(1, 5), ended(2, 1)], None, None),
         "a script starts it again": (
-            [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)],
-            None,
-            None,
+            [loaded(1), stepped(1, 5), ended(1, 1), loaded(2), stepped(2, 9), ended(2)], None, None,
         ),
         "a launcher fails alone": ([loaded(1), raised(1, "ChildFailedError")], launchers, launchers),
-    }
+    }  # fmt: skip
     wrong = {}
     for name, (lines, after_zero, after_one) in cases.items():
         found = observed(*lines)

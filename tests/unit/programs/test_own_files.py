@@ -1,4 +1,4 @@
-"""Which files are a run's own, and which second run at once is refused."""
+"""Which files are a run's own, which it reads, and which second run at once is refused."""
 
 import json
 import os
@@ -75,9 +75,8 @@ def places(run: Path, searched: Path | None = None, *named: Path) -> Places:
 def test_a_second_run_is_refused_while_the_first_lives_and_only_in_its_places(tmp_path: Path) -> None:
     first, second = places(tmp_path / "a", tmp_path), places(tmp_path / "b", tmp_path)
     with claim_of_places(first, is_training=never):
-        with pytest.raises(
-            ConfigError, match=rf"in use by run {tmp_path}/a \(process {os.getpid()}"
-        ) as refused:
+        used = rf"in use by run {tmp_path}/a \(process {os.getpid()}"
+        with pytest.raises(ConfigError, match=used) as refused:
             claim_of_places(second, is_training=never).__enter__()
         assert "{run_dir}/output" in str(refused.value)
         with claim_of_places(places(tmp_path / "b", None, tmp_path / "b"), is_training=never):
@@ -96,7 +95,7 @@ def change(state: Path, **values: object) -> None:
 
 
 @each_case(
-    ("values", "is_training", "refused"),
+    ("values", "is_training", "held"),
     [
         ({"is_over": False}, True, True),
         ({"is_over": False}, False, False),
@@ -105,11 +104,7 @@ def change(state: Path, **values: object) -> None:
     ],
 )
 def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
-    values: dict[str, object],
-    is_training: bool,
-    refused: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, object], is_training: bool, held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with claim_of_places(places(tmp_path / "a", tmp_path), is_training=never):
@@ -118,7 +113,7 @@ def test_a_command_that_was_killed_holds_its_places_while_its_program_lives(
     second = claim_of_places(
         places(tmp_path / "b", tmp_path), is_training=lambda path: is_training and path.name == "a"
     )
-    if refused:
+    if held:
         with pytest.raises(ConfigError):
             second.__enter__()
     else:
@@ -201,9 +196,7 @@ def test_a_file_of_an_unknown_file_system_is_compared_with_this_machines_clock(t
     assert not OwnFiles({}, time.time_ns() + 10**9).has_written(tmp_path / "ckpt.pt")
 
 
-def test_a_machine_with_the_same_home_keeps_its_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_of_one_home_keep_their_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods with one home have folders of their own at the same path."""
     here = places(tmp_path / "a", tmp_path)
     with claim_of_places(here, is_training=never):

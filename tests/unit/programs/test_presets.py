@@ -117,9 +117,7 @@ def test_a_configuration_wins_over_the_defaults_of_a_preset(own: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hf-trainer", "trl-sft", "lightning"])
-def test_a_program_that_starts_its_own_processes_gets_those_of_the_configuration(
-    own: Path, name: str
-) -> None:
+def test_a_program_that_starts_its_processes_gets_those_of_the_configuration(own: Path, name: str) -> None:
     config = configured(own, "model.path=small", "data.train_path=data", "program.processes=8", recipe=name)
     assert plan_job(config, request(nodes=2)).processes_per_node == 8
     here = program_here(config, own / "runs/one", nodes=2)

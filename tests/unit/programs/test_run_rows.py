@@ -5,7 +5,7 @@ import random
 import time
 import zipfile
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ Record = dict[str, Any]
 
 
 def start(folder: Path, found: ResumePoint | None = None, **program: Any) -> RunRows:
+    folder.mkdir(exist_ok=True)
     directory = RunDirectory(folder / "run")
     begin(directory, "a", {}, "recipe: command\n", resumed_at=found.step if found else None)
     directory.logs.mkdir(exist_ok=True)
@@ -66,12 +67,12 @@ def test_where_losses_were_not_seen_the_printed_ones_are_the_rows(tmp_path: Path
     """As in a CUDA graph, whose first steps alone are observed."""
     for partial in ({}, {"partial": True}):
         for text in ("", "step 10 loss 3.5\nstep 20 loss 2.5\n"):
-            rows = start(tmp_path / f"{len(partial)}-{len(text)}")
-            report(tmp_path / f"{len(partial)}-{len(text)}", *steps(1, 3))
-            report(tmp_path / f"{len(partial)}-{len(text)}", {"event": "exit", "step": 23, **partial})
+            folder = tmp_path / f"{len(partial)}-{len(text)}"
+            rows = start(folder)
+            report(folder, *steps(1, 3), {"event": "exit", "step": 23, **partial})
             rows.read(text, time.time())
             rows.close()
-            written = read_rows(tmp_path / f"{len(partial)}-{len(text)}" / "run" / "metrics.jsonl")
+            written = read_rows(folder / "run" / "metrics.jsonl")
             assert [row["step"] for row in written] == ([10, 20] if partial and text else [1, 2, 3])
             assert rows.observations.steps == 23
 
@@ -123,7 +124,6 @@ def test_no_verdict_depends_on_the_order_in_which_things_are_read(tmp_path: Path
         known = set[str]()
         for seed in range(12):
             chance, folder = random.Random(seed), tmp_path / f"{name} {seed}"
-            folder.mkdir()
             rows, table = start(folder, metrics="log.csv"), folder / "log.csv"
             cuts = sorted({0, len(PRINTED), *(chance.randrange(len(PRINTED)) for _ in range(seed * 4))})
             text = [PRINTED[one:other] for one, other in pairwise(cuts)]
@@ -140,14 +140,8 @@ def test_no_verdict_depends_on_the_order_in_which_things_are_read(tmp_path: Path
             rows.close()
             record = [{k: v for k, v in row.items() if k != "time"} for row in read_rows(rows.writer._path)]
             in_order = sorted(record, key=lambda row: ("step" not in row, row.get("step", 0)))
-            facts = (
-                in_order,
-                rows.merged.sources,
-                rows.writer.fault,
-                rows.merged.newest,
-                rows.observations.steps,
-            )
-            known.add(json.dumps(facts))
+            merged = (rows.merged.sources, rows.merged.newest)
+            known.add(json.dumps((in_order, *merged, rows.writer.fault, rows.observations.steps)))
         if len(known) > 1:
             wrong.append((name, sorted(known)))
     assert not wrong
@@ -173,11 +167,8 @@ READS: dict[str, tuple[list[Record], bool]] = {
 
 def test_a_program_that_reads_no_checkpoint_of_the_run_did_not_resume(tmp_path: Path) -> None:
     wrong = []
-    for (name, (events, is_anew)), kind in (
-        (each, kind) for each in READS.items() for kind in ("torch", "other")
-    ):
+    for (name, (events, is_anew)), kind in product(READS.items(), ("torch", "other")):
         folder = tmp_path / f"{name} {kind}"
-        folder.mkdir()
         first = start(folder)
         report(folder, *steps(1, 20, of=7.0))
         first.close()
@@ -189,7 +180,7 @@ def test_a_program_that_reads_no_checkpoint_of_the_run_did_not_resume(tmp_path: 
         rows.poll()
         rows.close()
         noted = [
-            each["step"] for each in read_rows(folder / "run/events.jsonl") if each["event"] == "not_resumed"
+            row["step"] for row in read_rows(folder / "run/events.jsonl") if row["event"] == "not_resumed"
         ]
         last = max(row["step"] for row in read_rows(rows.writer._path))
         does_step = events[-1]["event"] != "loaded"
@@ -208,7 +199,6 @@ def test_a_trainer_that_ends_early_by_itself_announces_its_last_step(tmp_path: P
         "not ended": ({"event": "begin", "step": 0, "steps": 9}, None),
     }
     for name, (event, wanted) in ends.items():
-        (tmp_path / name).mkdir()
         rows = start(tmp_path / name)
         report(tmp_path / name, *({**row, "source": ""} for row in (*steps(1, 5), event)))
         rows.close()

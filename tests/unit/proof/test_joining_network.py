@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 from tests.unit.proof.test_proof import FINISHED, SAVED, SETTINGS, STARTED, STEPS, changed, judge, part
-from tests.unit.watch.test_network_verdict import DAMAGES, P5, VERSIONS, Logs, cases, process
+from tests.unit.watch.test_network_verdict import DAMAGES, NEWEST, P5, VERSIONS, Logs, cases, logs_of
 
 from trainyard.proof.proof import Part
 from trainyard.run.identity import read_origin
@@ -32,7 +32,6 @@ from trainyard.watch.network_verdict import (
 
 P5_TYPE = replace(P5, instance_type="p5.48xlarge")
 G6_TYPE = Expectation(efa=1, rdma=False, instance_type="g6.12xlarge", nodes=2)
-NEW = "nccl 2.30, plugin 1.21"
 GREEN = {
     "direct": ("auto", "efa"),
     "direct, type unknown": ("auto", "efa"),
@@ -55,11 +54,8 @@ def facts_in(logs: Logs) -> Facts:
 
 
 @cache
-def facts_of(case: str, *, nodes: int = 2, processes: int = 2, version: str = NEW) -> NetworkFacts:
-    form = VERSIONS[version]
-    world = nodes * processes
-    logs = [process(form, cases(form)[case], rank, world, nodes=nodes) for rank in range(world)]
-    return merge_facts(facts_in(logs))
+def facts_of(case: str, *, nodes: int = 2, processes: int = 2, version: str = NEWEST) -> NetworkFacts:
+    return merge_facts(facts_in(logs_of(case, nodes * processes, version, nodes=nodes)))
 
 
 def expected_of(case: str, version: str) -> Expectation:
@@ -83,7 +79,7 @@ def network(
     return part(judge(run, events=[STARTED, *events, SAVED, FINISHED], settings=settings), "network")
 
 
-@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("name", list(cases(VERSIONS[NEWEST])))
 @each_case("version", VERSIONS)
 def test_each_case_of_each_version_and_each_request(version: str, name: str) -> None:
     for asked in ("auto", "efa", "tcp", None):
@@ -97,21 +93,18 @@ def test_each_case_of_each_version_and_each_request(version: str, name: str) -> 
             assert found.evidence.startswith("4 processes on several machines, every channel over ")
 
 
-@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("name", list(cases(VERSIONS[NEWEST])))
 @each_case("version", VERSIONS)
 def test_an_incomplete_record_is_never_green(version: str, name: str) -> None:
-    form = VERSIONS[version]
     for damage, asked in itertools.product(DAMAGES, ("auto", "efa")):
-        logs = [process(form, cases(form)[name], rank, 4) for rank in range(4)]
-        parts = facts_in(damage(logs, random.Random(name)))
+        parts = facts_in(damage(logs_of(name, 4, version), random.Random(name)))
         assert not network(shown(merge_facts(parts), expected_of(name, version)), asked=asked).passed
 
 
-@each_case("name", list(cases(VERSIONS[NEW])))
+@each_case("name", list(cases(VERSIONS[NEWEST])))
 @each_case("version", VERSIONS)
 def test_merged_facts_are_those_of_all_logs_read_at_once(version: str, name: str) -> None:
-    form = VERSIONS[version]
-    logs = [process(form, cases(form)[name], rank, 8) for rank in range(8)]
+    logs = logs_of(name, 8, version)
     one = NetworkLog()
     for lines in logs:
         one.read(lines)
@@ -213,9 +206,8 @@ def test_a_run_that_was_ended_before_its_first_step_shows_its_network(first: str
     run["outcome"] = {**run["outcome"], "status": "failed", "steps": 0}
     settings = {**SETTINGS, "compute": {"network": "efa"}}
     starts = [(STARTED, shown(facts_of(case))) for case in (first, last) if case]
-    found = part(
-        judge(run, events=[event for start in starts for event in start], settings=settings), "network"
-    )
+    events: list[Any] = [event for start in starts for event in start]
+    found = part(judge(run, events=events, settings=settings), "network")
     assert found.passed is (last == "direct")
     assert "nothing shows" not in found.evidence
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cases import each_case
-from tests.unit.proof.test_proof import SAVED, part, proven_run
+from tests.unit.proof.test_proof import SAVED, Found, part, proven_run
 
 from trainyard.proof.gates import ComparedRun, Learned, judge_learning, missed_thresholds
 from trainyard.proof.learning import Curves, change_of, curves_of
 from trainyard.proof.proof import Configuration, prove
 from trainyard.run.run_settings import setting
 
+Values = dict[str, Any]
 LENGTHS = (10, 40, 400)
 COURSES: dict[str, Callable[[Any], Any]] = {  # the level over the run's time, 0 to 1
     "falling": lambda time: 5 - 4 * time,
@@ -24,6 +25,7 @@ COURSES: dict[str, Callable[[Any], Any]] = {  # the level over the run's time, 0
     "diverging early": lambda time: 20 - 14 * np.exp(-50 * time) - 2 * time,
 }
 GOOD = ("falling", "falling early")
+NOTHING_STORED = Found(None, checkpoints={})
 
 
 def series(course: str, rows: int, seed: int = 0, noise: float = 0.1) -> Any:
@@ -31,30 +33,32 @@ def series(course: str, rows: int, seed: int = 0, noise: float = 0.1) -> Any:
     return COURSES[course](np.linspace(0, 1, rows)) + noise * random.normal(size=rows)
 
 
-def rows_of(loss: Any, *, figure: str = "loss", every: int = 1, shift: float = 0.0) -> list[dict[str, Any]]:
+def rows_of(loss: Any, *, figure: str = "loss", every: int = 1, shift: float = 0.0) -> list[Values]:
     """Rows with a loss; `figure` is in each row whose step is a multiple of `every`, and in the last."""
-    rows: list[dict[str, Any]] = [{"step": step, "loss": float(value)} for step, value in enumerate(loss, 1)]
+    rows: list[Values] = [{"step": step, "loss": float(value)} for step, value in enumerate(loss, 1)]
     for row in rows:
         if figure != "loss" and (row["step"] % every == 0 or row["step"] == len(rows)):
             row[figure] = row["loss"] + shift
     return rows
 
 
-def judge(
-    rows: Iterable[dict[str, Any]],
-    settings: dict[str, Any] | None = None,
-    *,
-    run: dict[str, Any] | None = None,
-    **more: Any,
-) -> Learned:
-    curves = curves_of(settings or {})
+def _curves(rows: Iterable[Values], settings: Values | None = None) -> Curves:
+    curves = Curves() if settings is None else curves_of(settings)
     list(curves.collect(rows))
+    return curves
+
+
+def judge(
+    rows: Iterable[Values], settings: Values | None = None, *, run: Values | None = None, **more: Any
+) -> Learned:
+    settings = settings or {}
+    curves = _curves(rows, settings)
     return judge_learning(
-        proven_run() if run is None else run, curves, begins_after=0, settings=settings or {}, **more
+        proven_run() if run is None else run, curves, begins_after=0, settings=settings, **more
     )
 
 
-def gates(**learned: Any) -> dict[str, Any]:
+def gates(**learned: Any) -> Values:
     return {"proof": {"learned": learned}}
 
 
@@ -99,11 +103,8 @@ def diverging(kind: str, place: float, height: float, rows: int) -> Any:
     return values
 
 
-PLACES, HEIGHTS, SWINGS = (
-    (0, 0.05, 0.2, 0.5, 0.8),
-    (4, 8, 1000),
-    ("steady", "alternating", "erratic", "rising"),
-)
+PLACES, HEIGHTS = (0, 0.05, 0.2, 0.5, 0.8), (4, 8, 1000)
+SWINGS = ("steady", "alternating", "erratic", "rising")
 WEIGHTS = {"model": {"path": "weights"}}
 
 
@@ -116,9 +117,6 @@ def test_given_weights_that_diverge_are_red_however_widely_they_swing(
     """The swings of a divergence are no noise that excuses it."""
     for place, rows in itertools.product(PLACES, (20, 40, 400)):
         found = rows_of(diverging(kind, place, height, rows), figure="val_loss", every=every or 10**6)
-        found = [
-            {**row, "val_loss": row["val_loss"]} if every and "val_loss" in row else row for row in found
-        ]
         if not every:
             found = [{"step": row["step"], "loss": row["loss"]} for row in found]
         curves = _curves(found)
@@ -228,8 +226,7 @@ def test_rows_that_no_reader_can_use_do_not_count() -> None:
 @pytest.mark.parametrize("validates", [True, False])
 def test_a_validation_before_the_first_step_is_the_start(validates: bool) -> None:
     """Fine-tuning that ruins a model within its first steps, and then recovers a part, ends worse."""
-    curves = Curves()
-    list(curves.collect(rows_of(4 + series("falling early", 40), figure="val_loss", every=4)))
+    curves = _curves(rows_of(4 + series("falling early", 40), figure="val_loss", every=4))
     events = [{"event": "validated", "step": 0, "val_loss": 2.0}, None] if validates else []
     curves.start_with(events, 0)
     learned = judge_learning({"model": {"path": "w"}}, curves, begins_after=0, settings={})
@@ -257,7 +254,7 @@ def test_a_resumed_run_is_judged_as_one() -> None:
     """Its last segment alone is flat."""
     rows = rows_of(series("falling early", 400))
     events = [{"event": "started", "step": 0}, {"event": "resumed", "step": 300}]
-    proof = prove(proven_run(), rows, events, _nothing_stored())
+    proof = prove(proven_run(), rows, events, NOTHING_STORED)
     assert part(proof, "learned").passed
     assert change_of(_curves(rows[300:]), 0, has_weights=False) is not None
     assert judge(rows[300:]).is_red
@@ -313,7 +310,7 @@ def test_a_compared_run_must_not_be_better_by_more_than_the_tolerance(figure: st
     assert judge(rows, gates(compare_with="run:7"), compared=ComparedRun("run 7", problem="missing")).is_red
 
 
-def evaluation(figures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def evaluation(figures: Values, **changes: Any) -> Values:
     saved = {"step": SAVED["step"], "checkpoint_sha256": SAVED["manifest_sha256"]}
     return {**saved, "figures": figures, **changes}
 
@@ -355,10 +352,8 @@ def test_thresholds_of_an_evaluation(threshold: str, value: Any, passed: bool) -
 
 def test_the_newest_evaluation_of_the_last_checkpoint_counts() -> None:
     settings = {"evaluation": {"thresholds": {"accuracy": ">= 0.6"}}}
-    found, both = (
-        rows_of(series("falling", 40)),
-        [evaluation({"accuracy": 0.9}), evaluation({"accuracy": 0.1})],
-    )
+    found = rows_of(series("falling", 40))
+    both = [evaluation({"accuracy": 0.9}), evaluation({"accuracy": 0.1})]
     assert judge(found, settings, evaluations=both).is_red
     assert not judge(found, settings, evaluations=both[::-1]).is_red
     assert [row.value for row in judge(found, evaluations=both).figures][1:] == [0.1]
@@ -397,18 +392,6 @@ def test_a_figure_of_epochs_decides_only_if_none_has_steps_or_it_is_named() -> N
     assert judge([*losses, *epochs], gates(max_validation_loss=5.0)).is_red
 
 
-def _curves(rows: Iterable[dict[str, Any]]) -> Curves:
-    curves = Curves()
-    list(curves.collect(rows))
-    return curves
-
-
-def _nothing_stored() -> Any:
-    from tests.unit.proof.test_proof import InspectionFacts
-
-    return InspectionFacts(verification=None, checkpoints={})
-
-
 def test_the_rates_of_wrong_verdicts_by_chance() -> None:
     """Decision 0040 has the rates; runs as short as the rule allows have the most."""
     most = {10: 0.05, 40: 0.02, 400: 0.02}
@@ -425,7 +408,7 @@ def test_the_gates_are_read_from_the_configuration() -> None:
     rows = rows_of(series("falling", 40), figure="val_loss")
     settings = gates(max_validation_loss=0.5)
     assert setting(settings, "proof.learned.max_validation_loss") == 0.5
-    proof = prove(proven_run(), rows, [], _nothing_stored(), configuration=Configuration(settings=settings))
+    proof = prove(proven_run(), rows, [], NOTHING_STORED, configuration=Configuration(settings=settings))
     learned = part(proof, "learned")
     assert not learned.passed
     assert "trainyard train" in str(learned.next_step)
@@ -442,9 +425,7 @@ def test_a_training_loss_is_not_called_a_validation_loss() -> None:
 def test_a_figure_that_is_not_named_is_chosen_from_those_that_are_logged() -> None:
     rows = rows_of(series("falling", 40), figure="val_loss", every=5)
     for settings in ({}, gates(figure="auto"), gates(figure="none"), gates(figure=None)):
-        curves = curves_of(settings)
-        list(curves.collect(rows))
-        assert curves.judged == "val_loss", settings
+        assert _curves(rows, settings).judged == "val_loss", settings
 
 
 @each_case("figure", ["loss", "val_loss", "reward"])

@@ -21,6 +21,7 @@ STARTED: dict[str, Any] = {"event": "started", "step": 0}
 SAVED: dict[str, Any] = {"event": "checkpoint_saved", "step": STEPS, "manifest_sha256": "c4ec" + "0" * 60}
 FINISHED: dict[str, Any] = {"event": "finished", "step": STEPS, "status": "succeeded"}
 EVENTS = [STARTED, SAVED, FINISHED]
+PARENT = {"manifest_sha256": "aaaa" + "0" * 60}
 HANG: dict[str, Any] = {"event": "hang_suspected", "step": 9}
 FAILED: dict[str, Any] = {"event": "finished", "step": 9, "status": "failed"}
 RESUMED: dict[str, Any] = {"event": "resumed", "step": 5, "manifest_sha256": "ab" * 32}
@@ -151,10 +152,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield (*path, key)
 
 
-SECTIONS = [
-    ("outcome", "state_sha256"),
-    *((name,) for name in ("git", "data", "hardware", "plan", "outcome")),
-]
+SECTIONS = [("outcome", "state_sha256"), ("git",), ("data",), ("hardware",), ("plan",), ("outcome",)]
 NEEDED = [*SECTIONS, *(path for path in leaves(proven_run()) if path[-1] != "branch")]
 
 
@@ -172,12 +170,8 @@ def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], w
 
 def test_an_empty_run_proves_nothing() -> None:
     proof = prove({}, [], [], Found(None, checkpoints={}))
-    assert not proven_names(proof)
+    assert not [p.name for p in proof.parts if p.passed]
     assert not proof.proven
-
-
-def proven_names(proof: Proof) -> list[str]:
-    return [p.name for p in proof.parts if p.passed]
 
 
 AGAIN = "trainyard train --config runs/a/config.yaml"
@@ -278,9 +272,9 @@ def test_rows_under_an_earlier_configuration_may_follow_another_cadence() -> Non
 
 def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
     run, rows = proven_run(), whole_rows()[2:]
-    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
+    run["parent"] = PARENT
     run["outcome"]["first_loss"] = rows[0]["loss"]
-    begun: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    begun = resumed(200, **PARENT)
     proof = judge(run, rows, [begun, SAVED, FINISHED])
     assert proof.proven
     assert part(proof, "trained").evidence.endswith("no retries")
@@ -293,9 +287,7 @@ def test_a_run_from_another_runs_checkpoint_begins_after_its_step() -> None:
 
 
 def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -> None:
-    run = proven_run()
-    run["parent"] = {"manifest_sha256": "aaaa" + "0" * 60}
-    given: dict[str, Any] = {"event": "resumed", "step": 200, "manifest_sha256": "aaaa" + "0" * 60}
+    run, given = with_(parent=PARENT), resumed(200, **PARENT)
     anew: dict[str, Any] = {"event": "not_resumed", "step": 50}
     assert not part(judge(run, whole_rows(), [given, SAVED, FINISHED]), "trained").passed
     trained = part(judge(run, whole_rows(), [given, anew, SAVED, FINISHED]), "trained")
@@ -309,20 +301,14 @@ def test_a_run_that_was_given_a_checkpoint_and_did_not_begin_from_it_says_so() -
     [
         ((2.0, 2.1), (1e-3, 1e-3), None),
         ((2.0, 3.1), (1e-3, 1e-3), "the loss jumped from 2 to 3.1 where it was resumed after step 10"),
-        (
-            (2.0, 2.0),
-            (1e-3, 4e-4),
-            "the learning rate jumped from 0.001 to 0.0004 where it was",
-        ),
+        ((2.0, 2.0), (1e-3, 4e-4), "the learning rate jumped from 0.001 to 0.0004 where it was"),
         ((2.0, 2.0), (1e-3, 2e-3), None),
     ],
 )
 def test_a_figure_that_jumps_at_a_resume_is_a_remark(
     losses: tuple[float, float], rates: tuple[float, float], words: str | None
 ) -> None:
-    rows = [
-        {"step": step, "loss": losses[step > 10], "learning_rate": rates[step > 10]} for step in range(1, 15)
-    ]
+    rows = [{"step": at, "loss": losses[at > 10], "learning_rate": rates[at > 10]} for at in range(1, 15)]
     jumps = ResumeJumps([10])
     assert list(jumps.collect(rows)) == rows
     assert (words or "") in "".join(jumps.remarks) and bool(jumps.remarks) == bool(words)
@@ -342,8 +328,7 @@ def test_a_loss_that_jumps_back_to_its_start_shows_that_observed_steps_did_not_r
     losses = {1: 3.1, **dict.fromkeys(range(2, 301), 1.0), **dict.fromkeys(range(301, STEPS + 1), after)}
     rows = [{"step": step, "loss": loss, "time": 1.0 + step} for step, loss in losses.items()]
     run["outcome"] |= {"first_loss": 3.1, "final_loss": after}
-    resumed = {"event": "resumed", "step": 300}
-    trained = part(judge(run, rows, [STARTED, resumed, SAVED, FINISHED], settings={}), "trained")
+    trained = part(judge(run, rows, [STARTED, resumed(300), SAVED, FINISHED], settings={}), "trained")
     assert ("nothing shows that it resumed there" in trained.evidence) is is_anew, trained
     assert "the loss jumped from 1" in trained.evidence and trained.passed is not is_anew
 
@@ -405,9 +390,7 @@ WHOLE = "Stopped at step 340 of 600: SIGTERM. runs/a/checkpoints/step-00000340 i
         ("failed", 1, 12, "loss is nan at step 13", "failed at step 12 of 600: loss is nan at step 13"),
     ],
 )
-def test_another_end_is_shown_with_its_reason(
-    status: str, code: int, steps: int, reason: str, evidence: str
-) -> None:
+def test_another_end_has_its_reason(status: str, code: int, steps: int, reason: str, evidence: str) -> None:
     outcome = {"status": status, "exit_code": code, "steps": steps, "reason": reason, "final_loss": 2.0}
     trained = part(judge(changed("outcome", to=outcome), rows=whole_rows(300)), "trained")
     assert (trained.passed, trained.evidence) == (False, evidence)
@@ -435,19 +418,15 @@ def test_of_another_program_exactness_is_not_claimed(recipe: Any, claimed: bool)
         ({"count": 3, "nan": ["w"]}, False, "NaN"),
     ],
 )
-def test_the_proof_says_what_was_read_of_a_programs_last_weights(
-    tensors: Any, passed: bool, words: str
-) -> None:
+def test_the_proof_says_what_was_read_of_the_last_weights(tensors: Any, passed: bool, words: str) -> None:
     run = run_of_a_program()
     saved = SAVED | ({} if tensors is None else {"tensors": tensors})
     trained = part(judge(run, events=[STARTED, saved, FINISHED], settings={}), "trained")
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
 
 
-BEFORE, BEST = (
-    "validated: the step after it is not saved",
-    "best validation loss: the 200 steps after it are not",
-)
+BEFORE = "validated: the step after it is not saved"
+BEST = "best validation loss: the 200 steps after it are not"
 
 
 @each_case(
@@ -532,7 +511,7 @@ REJECTED = [{"event": "checkpoint_rejected", "reason": f"{word}.pt is damaged"} 
 DIRTY = {"commit": "3f2c1ab" + "0" * 33, "dirty": True}
 EIGHT = {"world_size": 8, "local_world_size": 8}
 HASHED = DIRTY | {"diff_sha256": "ab12" + "0" * 60}
-IMAGE, PARENT = {"image_digest": "sha256:0c4d" + "0" * 60}, {"manifest_sha256": "aaaa" + "0" * 60}
+IMAGE = {"image_digest": "sha256:0c4d" + "0" * 60}
 
 
 def with_(**sections: Any) -> dict[str, Any]:
@@ -635,9 +614,7 @@ def test_an_incomplete_store_does_not_count_as_stored(verdict: Verdict | None, w
         ),
     ],
 )
-def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
-    checkpoints: dict[int, Stored], words: str
-) -> None:
+def test_each_stored_checkpoint_is_the_one_the_run_wrote(checkpoints: dict[int, Stored], words: str) -> None:
     stored = part(judge(found=Found(checkpoints=checkpoints)), "stored")
     assert not stored.passed
     assert words in stored.evidence
@@ -646,7 +623,7 @@ def test_each_stored_checkpoint_must_be_the_one_the_run_wrote(
 def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
     first: dict[str, Any] = {"event": "checkpoint_saved", "step": 500, "manifest_sha256": "a" * 64}
     second = first | {"manifest_sha256": "b" * 64}
-    back = {"event": "resumed", "step": 400, "manifest_sha256": "d" * 64}
+    back = resumed(400, manifest_sha256="d" * 64)
 
     def stored(sha256: str, events: list[Any]) -> Part:
         found = Found(checkpoints={STEPS: Stored(), 500: Stored(sha256, step=500)})
@@ -663,9 +640,7 @@ def test_an_earlier_checkpoint_must_be_the_one_that_was_saved_last() -> None:
 
 
 @pytest.mark.parametrize("on_disk", [{}, {STEPS: "f" * 64}, {STEPS: SAVED["manifest_sha256"]}])
-def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(
-    on_disk: dict[int, str],
-) -> None:
+def test_a_sync_is_suggested_only_if_the_disk_has_the_runs_bytes(on_disk: dict[int, str]) -> None:
     found = Found(checkpoints={STEPS: Stored(manifest_sha256="f" * 64)}, on_disk=on_disk)
     step = str(part(judge(found=found), "stored").next_step)
     assert ("store sync" in step) is (on_disk == {STEPS: SAVED["manifest_sha256"]})
@@ -683,9 +658,8 @@ def test_a_damaged_copy_on_disk_of_a_whole_store_is_set_aside() -> None:
     damaged = Path("runs/a/checkpoints/step-00000600")
     problem = "run-7/checkpoint-600/state.bin: SHA-256 0… on disk"
     stored = part(judge(found=Found(Verdict(problems=(problem,)), damaged=(damaged,))), "stored")
-    assert (
-        stored.evidence == f"the store has the complete run, but the copy on this disk is damaged: {problem}"
-    )
+    said = "the store has the complete run, but the copy on this disk is damaged"
+    assert stored.evidence == f"{said}: {problem}"
     assert stored.next_step == (
         f"mv {damaged} runs/a/checkpoints/.set-aside-step-00000600"
         " && trainyard prove --run-dir runs/a --store file:///store"
@@ -713,9 +687,8 @@ def test_a_failed_run_is_not_blamed_for_missing_store_credentials() -> None:
 
 
 def test_without_a_store_the_next_step_has_a_placeholder_for_its_address() -> None:
-    stored = part(
-        prove(proven_run(), whole_rows(), EVENTS, Found(None), place=ProofPlace("runs/a")), "stored"
-    )
+    proof = prove(proven_run(), whole_rows(), EVENTS, Found(None), place=ProofPlace("runs/a"))
+    stored = part(proof, "stored")
     assert stored.evidence == "no store was named"
     assert "--store URL --run-number auto" in str(stored.next_step)
 
@@ -729,9 +702,8 @@ def test_the_suggested_commands_are_quoted_for_any_name() -> None:
     config = ["--config", f"{directory}/config.yaml"]
     resume = shlex.split(str(part(proof, "trained").next_step))
     assert resume[2:] == [*config, "--run-dir", directory, "--resume", "auto"]
-    assert shlex.split(str(part(proof, "stored").next_step))[3:7] == [
-        *("--run-dir", directory, "--store", store)
-    ]
+    stored = shlex.split(str(part(proof, "stored").next_step))
+    assert stored[3:7] == ["--run-dir", directory, "--store", store]
     assert shlex.split(str(part(proof, "repeatable").next_step).partition(": ")[2])[2:] == config
 
 
@@ -835,11 +807,7 @@ def test_a_run_of_two_topologies_is_repeatable_up_to_rounding(name: str, value: 
 def test_another_config_is_another_division_only_where_it_computes_the_same(same: bool) -> None:
     run = proven_run()
     run["computation_sha256"] = "a" * 64
-    before = {
-        **read_origin(run),
-        "config_sha256": "f" * 64,
-        "computation_sha256": ("a" if same else "b") * 64,
-    }
+    before = read_origin(run) | {"config_sha256": "f" * 64, "computation_sha256": ("a" if same else "b") * 64}
     run["history"] = [{"until": 100, **before}]
     repeatable = part(judge(run), "repeatable")
     assert repeatable.passed == same
@@ -879,13 +847,6 @@ SKIPPED: list[tuple[list[Any], dict[int, Any], bool, str]] = [
 def test_skipped_updates_are_stated_and_those_that_the_records_contradict_are_no_training(
     skips: list[Any], rows: dict[int, Any], passed: bool, words: str
 ) -> None:
-    trained = part(judge(rows=skipped_rows(rows), events=[STARTED, *skips, FINISHED]), "trained")
+    kept = [{"step": at, **rows[at]} if (at := row["step"]) in rows else row for row in whole_rows()]
+    trained = part(judge(rows=kept, events=[STARTED, *skips, FINISHED]), "trained")
     assert (trained.passed, words in trained.evidence) == (passed, True), trained.evidence
-
-
-def skipped_rows(replaced: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the run; those of the replaced steps have the given figures only."""
-    return [
-        {"step": row["step"], **replaced[row["step"]]} if row["step"] in replaced else row
-        for row in whole_rows()
-    ]

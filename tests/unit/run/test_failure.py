@@ -71,9 +71,7 @@ def test_only_a_failure_that_heals_is_answered_with_the_same_run(
         (ZeroDivisionError("x"), FailureKind.BUG),
     ],
 )
-def test_an_error_that_does_not_know_its_class_has_that_of_its_type(
-    error: BaseException, kind: FailureKind
-) -> None:
+def test_an_error_without_a_class_has_that_of_its_type(error: BaseException, kind: FailureKind) -> None:
     found = failure_of(error)
     assert (found.kind, found.changes) == (kind, {})
 

@@ -1,6 +1,10 @@
+"""Which run a start is: its identity, the table of situations, and the state that a segment passes on."""
+
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cases import each_case
@@ -20,6 +24,8 @@ from trainyard.run.identity import (
     write_identity,
     write_outcome,
 )
+from trainyard.run.segment import Segment, first_segment, read_segment
+from trainyard.run.situation import Answer, Inputs, Recorded, Situation, decide, differences
 
 
 def test_the_environment_or_a_directory_with_the_name_of_an_id_decides_the_identity() -> None:
@@ -207,3 +213,131 @@ def test_a_segment_is_recorded_flat_and_without_what_says_nothing_about_the_numb
 
 def test_a_record_with_a_torn_section_has_an_origin_without_it() -> None:
     assert read_origin({"git": None, "hardware": "lost", "lock_sha256": "l"}) == {"lock_sha256": "l"}
+
+
+# Who starts -> whether the folder or the id is named by it, and on a machine that has nothing of the run:
+# whether the store may have the id, and whether this start is known to be of that run.
+STARTS = {
+    "a new folder each time, a first attempt of the action": (False, False, False),
+    "a second attempt of the action": (False, True, True),
+    "--run-dir, a first segment, a new build, a trial of a sweep": (True, False, False),
+    "TRAINYARD_RUN_ID": (True, True, False),
+    "--resume and the number, a next segment, a build with RUN_ID, a pod that returns": (True, True, True),
+}
+AFTER = {
+    "success": Recorded("r", "k", "succeeded", 0),
+    "success without a recorded exit code": Recorded("r", "k", "succeeded"),
+    "failure": Recorded("r", "k", "failed", 1),
+    "stop": Recorded("r", "k", "stopped", 75),
+    "kill": Recorded("r", "k"),
+}
+SAME = Inputs(
+    "python a.py", "c1", {"training.max_steps": 50, "program.command": ["a"]}, "a" * 40, "clean", "l", "d"
+)
+CHANGES: dict[str, tuple[Inputs, str]] = {
+    "commit": (replace(SAME, commit="b" * 40), "commit: aaaaaaaaaaaa, now bbbbbbbbbbbb"),
+    "tree": (replace(SAME, tree="e" * 64), "working tree: clean, now changed (eeeeeeeeeeee)"),
+    "lock": (replace(SAME, lock="m"), "lock: l, now m"),
+    "no lock": (replace(SAME, lock=None), "lock: l, now none"),
+    "data": (replace(SAME, data="f"), "data: d, now f"),
+    "command": (
+        replace(SAME, command="python b.py", command_sha256="c2"),
+        "command: python a.py, now python b.py",
+    ),
+    "configuration": (
+        replace(SAME, configuration={"training.max_steps": 60}),
+        "training.max_steps: 50, now 60",
+    ),
+}
+
+
+def expected_here(after: str, change: str | None, *, is_fixed: bool) -> Answer:
+    """The table on the same machine, where the record of the run is."""
+    if change is not None:
+        return Answer.REFUSE if after == "success" and is_fixed else Answer.BESIDE
+    return Answer.DONE if after == "success" else Answer.CONTINUE
+
+
+def test_every_situation_has_its_answer() -> None:
+    wrong = []
+    for (start, (is_fixed, in_store, may_adopt)), after, change in product(
+        STARTS.items(), AFTER, (None, *CHANGES)
+    ):
+        now = SAME if change is None else CHANGES[change][0]
+        found = differences(SAME, now)
+        here = Situation(AFTER[after], found, "k", is_fixed=is_fixed, may_adopt=may_adopt)
+        if decide(here) is not expected_here(after, change, is_fixed=is_fixed):
+            wrong.append((start, "same machine", after, change, decide(here)))
+        fresh = Situation(stored_key="k" if in_store else None, is_fixed=is_fixed, may_adopt=may_adopt)
+        expected = Answer.START if not in_store else Answer.ADOPT if may_adopt else Answer.REFUSE
+        if decide(fresh) is not expected:
+            wrong.append((start, "fresh machine", after, change, decide(fresh)))
+        # The folder was copied, or made anew, and the store's run of this id is another one.
+        strange = Situation(AFTER[after], (), "another", is_fixed=is_fixed, may_adopt=may_adopt)
+        if decide(strange) is not Answer.REFUSE:
+            wrong.append((start, "another key in the store", after, change, decide(strange)))
+    assert not wrong
+
+
+def test_each_difference_is_named_with_both_values_and_equal_inputs_have_none() -> None:
+    assert differences(SAME, SAME) == ()
+    assert {name: differences(SAME, now) for name, (now, _) in CHANGES.items()} == {
+        name: (said,) for name, (_, said) in CHANGES.items()
+    }
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FIRST = Segment("4711", 1, 812, COMMIT)
+
+
+def test_a_lineage_begins_with_the_workflow_run_that_trains_first() -> None:
+    variables = {"GITHUB_RUN_ID": "4711", "GITHUB_RUN_NUMBER": "812", "GITHUB_SHA": COMMIT}
+    assert first_segment(variables) == FIRST
+    assert FIRST.run_id == "gh-4711"
+
+
+def test_the_next_segment_is_of_the_same_run_at_the_same_commit() -> None:
+    following = FIRST.next(step=2340)
+    assert following == Segment("4711", 2, 812, COMMIT, step=2340)
+    assert following.run_id == FIRST.run_id
+
+
+def test_what_is_handed_on_is_read_back() -> None:
+    following = FIRST.next(step=7)
+    assert read_segment(following.to_text()) == following
+
+
+@each_case(
+    ("change", "named"),
+    [
+        ({"lineage": "../../etc"}, "lineage"),
+        ({"lineage": 4711}, "lineage"),
+        ({"commit": "main"}, "commit"),
+        ({"commit": COMMIT[:7]}, "commit"),
+        ({"number": 0}, "number"),
+        ({"number": True}, "number"),
+        ({"run_number": "812"}, "run_number"),
+        ({"step": -1}, "step"),
+        ({"outages": 1.5}, "outages"),
+        ({"name": "a b"}, "name"),
+        ({"more": 1}, "is not the text that a segment passes to the next"),
+    ],
+)
+def test_anything_else_is_refused_by_name(change: dict[str, Any], named: str) -> None:
+    text = json.dumps(json.loads(FIRST.to_text()) | change)
+    with pytest.raises(ConfigError, match=named) as caught:
+        read_segment(text)
+    assert "Leave it empty" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense", "null"])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="continues"):
+        read_segment(text)
+
+
+def test_outside_of_a_workflow_run_there_is_no_segment() -> None:
+    with pytest.raises(ConfigError, match="GITHUB_RUN_NUMBER is not set"):
+        first_segment({"GITHUB_RUN_ID": "1", "GITHUB_SHA": COMMIT})
+    with pytest.raises(ConfigError, match="run_number"):
+        first_segment({"GITHUB_RUN_ID": "1", "GITHUB_RUN_NUMBER": "x", "GITHUB_SHA": COMMIT})

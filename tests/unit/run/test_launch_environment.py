@@ -1,5 +1,6 @@
 """The meaning of operators' and launchers' variables: every launcher × shape, and every contradiction."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
@@ -14,28 +15,22 @@ from trainyard.run.launch_environment import (
     launcher_options,
     place_in_run,
 )
+from trainyard.run.waiting import describe_wait
 
 Environment = dict[str, str]
 HOST, PORT = "job-master-0", 23456
+MEETING = {"MASTER_ADDR": HOST, "MASTER_PORT": str(PORT)}
+PET_MEETING = {f"PET_{name}": value for name, value in MEETING.items()}
 
 
 def pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
     world = nodes * per_node if isinstance(per_node, int) else nodes
-    return {
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(PORT),
-        "PET_MASTER_ADDR": HOST,
-        "PET_MASTER_PORT": str(PORT),
-        "WORLD_SIZE": str(world),
-        "RANK": str(rank),
-        "PET_NODE_RANK": str(rank),
-        "PET_NNODES": str(nodes),
-        "PET_NPROC_PER_NODE": str(per_node),
-    }
+    pet = {"PET_NODE_RANK": str(rank), "PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(per_node)}
+    return {**MEETING, **PET_MEETING, "WORLD_SIZE": str(world), "RANK": str(rank), **pet}
 
 
 def old_pytorchjob(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {"MASTER_ADDR": HOST, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(nodes), "RANK": str(rank)}
+    return {**MEETING, "WORLD_SIZE": str(nodes), "RANK": str(rank)}
 
 
 def elastic(nodes: int, rank: int, per_node: Processes) -> Environment:
@@ -48,24 +43,13 @@ def elastic(nodes: int, rank: int, per_node: Processes) -> Environment:
 
 
 def trainjob(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {
-        "PET_NNODES": str(nodes),
-        "PET_NPROC_PER_NODE": str(per_node),
-        "PET_NODE_RANK": str(rank),
-        "PET_MASTER_ADDR": HOST,
-        "PET_MASTER_PORT": str(PORT),
-        "JOB_COMPLETION_INDEX": str(rank),
-    }
+    pet = {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(per_node), "PET_NODE_RANK": str(rank)}
+    return {**pet, **PET_MEETING, "JOB_COMPLETION_INDEX": str(rank)}
 
 
 def jobset(nodes: int, rank: int, per_node: Processes) -> Environment:
-    return {
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": str(PORT),
-        "NNODES": str(nodes),
-        "NPROC_PER_NODE": str(per_node),
-        "JOB_COMPLETION_INDEX": str(rank),
-    }
+    own = {"NNODES": str(nodes), "NPROC_PER_NODE": str(per_node), "JOB_COMPLETION_INDEX": str(rank)}
+    return {**MEETING, **own}
 
 
 def hyperpod(nodes: int, rank: int, per_node: Processes) -> Environment:
@@ -119,20 +103,13 @@ def test_the_command_line_replaces_auto_and_never_contradicts_a_number() -> None
 
 
 def test_the_options_say_where_the_nodes_meet() -> None:
-    fixed = ["--nnodes=3", "--nproc-per-node=8", "--node-rank=2", f"--master-addr={HOST}"]
-    assert launcher_options(node_of(trainjob(3, 2, 8)), 8, grace_seconds=9) == [
-        *fixed,
-        f"--master-port={PORT}",
-    ]
     common = ["--nnodes=3", "--nproc-per-node=8"]
+    fixed = ["--node-rank=2", f"--master-addr={HOST}", f"--master-port={PORT}"]
+    assert launcher_options(node_of(trainjob(3, 2, 8)), 8, grace_seconds=9) == [*common, *fixed]
     met = ["--rdzv-backend=c10d", f"--rdzv-endpoint={HOST}:{PORT}"]
     assert launcher_options(node_of(elastic(3, 2, 8)), 8, grace_seconds=9) == [*common, *met]
-    stop = ["--shutdown-signal=SIGTERM", "--shutdown-timeout=9"]
-    assert launcher_options(node_of(hyperpod(3, 2, 8)), 8, grace_seconds=9) == [
-        *common,
-        *stop,
-        "--server-port=8080",
-    ]
+    stop = ["--shutdown-signal=SIGTERM", "--shutdown-timeout=9", "--server-port=8080"]
+    assert launcher_options(node_of(hyperpod(3, 2, 8)), 8, grace_seconds=9) == [*common, *stop]
 
 
 @pytest.mark.parametrize(
@@ -231,3 +208,15 @@ def test_the_log_says_which_node_this_is_and_where_the_others_are() -> None:
 )
 def test_the_first_node_is_known_by_what_the_operator_sets(environment: dict[str, str], first: bool) -> None:
     assert is_first_node(environment) is first
+
+
+def test_a_wait_is_told_again_and_again_and_nothing_after_it() -> None:
+    said: list[str] = []
+    with describe_wait("the other nodes", 3660, log=said.append, every=0.05):
+        time.sleep(0.6)
+    lines = len(said)
+    assert lines >= 3
+    assert all(line.startswith("waiting for the other nodes, for 0:0") for line in said)
+    assert said[0].endswith(" of at most 1:01:00")
+    time.sleep(0.2)
+    assert len(said) == lines

@@ -85,8 +85,7 @@ ODD = (
     size=st.sampled_from([1, 60, 200, 1 << 18]),
 )
 @settings(
-    max_examples=4 * settings().max_examples,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=4 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], ends: bool, size: int
@@ -110,9 +109,7 @@ def test_any_name_is_read(name: str | None, tmp_path: Path) -> None:
     assert shown(rows_of(path)) == shown(rows)
 
 
-def test_nearly_all_rows_of_a_long_file_are_read_as_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_most_rows_of_a_long_file_are_read_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
     path = tmp_path / "metrics.jsonl"
     path.write_text(f"{USUAL}\n{ODD[0]}\n" * 4000)

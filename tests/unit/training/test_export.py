@@ -30,9 +30,7 @@ def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_the_exported_numbers_are_those_of_the_last_checkpoint(
-    finished_run: RunDirectory, tmp_path: Path
-) -> None:
+def test_the_exported_numbers_are_of_the_last_checkpoint(finished_run: RunDirectory, tmp_path: Path) -> None:
     outcome = json.loads(finished_run.run_file.read_text())["outcome"]
     export = plan_export(finished_run)
     write_export(export, tmp_path / "out")
@@ -49,9 +47,7 @@ def test_the_exported_numbers_are_those_of_the_last_checkpoint(
     assert config["eos_token_id"] == 0
 
 
-def test_small_shards_hold_the_same_tensors_under_an_index(
-    finished_run: RunDirectory, tmp_path: Path
-) -> None:
+def test_small_shards_hold_the_same_tensors_and_an_index(finished_run: RunDirectory, tmp_path: Path) -> None:
     write_export(plan_export(finished_run), tmp_path / "one")
     export = plan_export(finished_run, shard_bytes=20_000)
     write_export(export, tmp_path / "many")

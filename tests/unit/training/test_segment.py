@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.cases import each_case
 from tests.unit.training.lab import Lab
-from tests.unit.training.run.offline_wandb import records_of
 
 from trainyard.config.load import config_sha256, load_config
 from trainyard.config.schema import Config
@@ -67,9 +66,7 @@ def test_only_logged_steps_have_rows_and_the_last_one_always(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "accumulation"), [("float32", 4), ("bfloat16", 1)])
-def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
-    lab: Lab, dtype: str, accumulation: int
-) -> None:
+def test_stopping_and_resuming_at_each_step_is_bitwise_equal(lab: Lab, dtype: str, accumulation: int) -> None:
     config = lab.config(
         model={"dtype": dtype},
         training={"batch_size": 8 // accumulation, "gradient_accumulation_steps": accumulation},
@@ -84,9 +81,7 @@ def test_stopping_and_resuming_at_every_step_is_bitwise_equal(
     assert pieces["sample"] == uninterrupted["sample"]
 
 
-def test_a_signal_that_comes_while_the_processes_agree_is_not_lost(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_the_processes_agree_is_not_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     stop, calls = StopRequest(), 0
 
     def agree(_world: object, reason: str | None) -> str | None:
@@ -189,9 +184,7 @@ def test_the_grace_period_counts_from_the_first_signal(monkeypatch: pytest.Monke
         assert stop.seconds_left() == -10
 
 
-def test_the_signal_of_another_process_counts_unless_this_one_got_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_signal_of_another_process_counts_unless_this_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.training.runtime.stop_signals.time.monotonic", lambda: 100.0)
     stop = StopRequest(grace=30)
     assert stop.since_signal() is None
@@ -226,9 +219,8 @@ def test_a_deadline_and_a_limit_of_the_cost_stop_with_a_checkpoint(
 def test_a_finished_run_is_trained_again_only_for_more_steps(lab: Lab) -> None:
     outcome = lab.run()
     created = lab.record()["created"]
-    before = {
-        path: path.stat().st_mtime_ns for path in (lab.folder / "run").rglob("*") if path.name != ".lock"
-    }
+    files = [path for path in (lab.folder / "run").rglob("*") if path.name != ".lock"]
+    before = {path: path.stat().st_mtime_ns for path in files}
     assert lab.run() == outcome
     with pytest.raises(ConfigError, match=r"learning_rate: 0\.01, now 0\.001"):
         lab.run(lab.config(training={"learning_rate": 1e-3}))
@@ -239,9 +231,7 @@ def test_a_finished_run_is_trained_again_only_for_more_steps(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("mode", "scheduler"), [("keep", "linear"), ("stretch", "cosine")])
-def test_an_extended_run_follows_its_schedule_through_every_resume(
-    lab: Lab, mode: str, scheduler: str
-) -> None:
+def test_an_extended_run_follows_its_schedule_through_resumes(lab: Lab, mode: str, scheduler: str) -> None:
     def rates(name: str = "run") -> list[float]:
         return [row["learning_rate"] for row in lab.rows(name)]
 
@@ -375,24 +365,6 @@ def test_a_change_of_configuration_on_the_way_is_on_record(lab: Lab) -> None:
     assert [(segment["until"], segment["config_sha256"]) for segment in run["history"]] == [
         (4, config_sha256(lab.config()))
     ]
-
-
-def test_wandb_reads_the_rows_logged_offline(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    config = lab.config(training={"seed": 4711}, monitoring={"wandb": {"enabled": True, "project": "p"}})
-    lab.run(config)
-    (path,) = (lab.folder / "run" / "logs").rglob("run-id-of-run.wandb")
-    losses: dict[int, float] = {}
-    configured: dict[str, str] = {}
-    for record in records_of(path):
-        configured |= {u.key: u.value_json for u in (*record.config.update, *record.run.config.update)}
-        items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
-        if "loss" in items:
-            losses[int(items["_step"])] = float(items["loss"])
-    rows = lab.rows()
-    assert losses == {row["step"]: row["loss"] for row in rows}
-    assert json.loads(configured["training"])["seed"] == 4711
 
 
 def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_out(lab: Lab) -> None:

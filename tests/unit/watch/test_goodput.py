@@ -57,9 +57,8 @@ class Story:
     @property
     def goodput(self) -> Goodput:
         steps, times = [float(step) for step, _ in self.rows], [moment for _, moment in self.rows]
-        found = goodput_of(
-            steps, times, self.events, saves=self.lost["saves"], created=self.created, end=self.now
-        )
+        lasting = {"saves": self.lost["saves"], "created": self.created, "end": self.now}
+        found = goodput_of(steps, times, self.events, **lasting)
         assert found is not None
         return found
 

@@ -45,6 +45,9 @@ def health_of(rows: list[Row]) -> Health:
     return health
 
 
+FIVE = [{"step": step, "time": 1.7e9 + step, "loss": 2.0} for step in range(5)]
+
+
 def test_a_thousand_clean_streams_have_no_alert() -> None:
     found = {seed: health_of(list(clean_rows(seed))).alerts for seed in range(1000)}
     assert {seed: alerts for seed, alerts in found.items() if alerts} == {}
@@ -95,8 +98,7 @@ def test_a_planted_fault_is_found_once_with_its_end(rule: HealthRule, every: flo
 
 @pytest.mark.parametrize("value", ["nan", "inf", math.nan])
 def test_a_loss_that_is_not_finite_is_an_alert(value: object) -> None:
-    rows = [{"step": step, "time": 1.7e9 + step, "loss": 2.0} for step in range(5)]
-    health = health_of([*rows, {"step": 6, "time": 1.7e9 + 6, "loss": value}])
+    health = health_of([*FIVE, {"step": 6, "time": 1.7e9 + 6, "loss": value}])
     assert [alert.rule for alert in health.open_alerts] == [HealthRule.LOSS_SPIKE]
 
 
@@ -115,8 +117,7 @@ def test_another_segment_may_be_slower_because_it_may_run_on_other_machines() ->
 
 
 def test_a_suspected_hang_is_an_alert_until_a_row_comes() -> None:
-    rows = [{"step": step, "time": 1.7e9 + step, "loss": 2.0} for step in range(5)]
-    health = health_of(rows)
+    health = health_of(FIVE)
     health.add_event({"event": "hang_suspected", "time": 1.7e9 + 500, "step": 6, "reason": "rank 1 waits"})
     assert [alert.text for alert in health.open_alerts] == ["nothing moves, step 6: rank 1 waits"]
     health.add_row({"step": 7, "time": 1.7e9 + 600, "loss": 2.0})
@@ -158,9 +159,8 @@ def test_a_fault_of_one_gpu_is_found_once_it_lasts(
     assert [alert.rule for alert in health.alerts] == short
     for now in range(400, 800, 10):
         health.add_gpus(readings(**changed), now, node="n1")
-    assert [(each.rule, each.subject, each.since) for each in health.open_alerts] == [
-        (rule, "GPU 3 of n1", 400)
-    ]
+    [alert] = health.open_alerts
+    assert (alert.rule, alert.subject, alert.since) == (rule, "GPU 3 of n1", 400)
     health.add_gpus(readings(), 800, node="n1")
     assert health.alerts[-1].until == 800
     assert len(health.alerts) == len(short) + 1

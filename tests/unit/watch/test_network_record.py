@@ -4,17 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases import each_case
-from tests.unit.watch.test_network_verdict import P5, VERSIONS, cases, process
+from tests.unit.watch.test_network_verdict import P5, VERSIONS, logs_of
 
 from trainyard.gateways.local_machine import network_devices
 from trainyard.run.directory import RunDirectory
 from trainyard.run.launch_environment import NodeLauncher
-from trainyard.watch.network_record import (
-    NetworkWatch,
-    NodeNetwork,
-    expectation_here,
-    nccl_warnings,
-)
+from trainyard.watch.network_record import NetworkWatch, NodeNetwork, expectation_here, nccl_warnings
 from trainyard.watch.network_verdict import Expectation, NetworkFacts
 
 IB = "infiniband/mlx5_0"
@@ -75,12 +70,11 @@ def test_a_log_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
 def test_growing_logs_are_reported_once_they_stand_still_and_sockets_at_once(
     version: str, case: str, tmp_path: Path
 ) -> None:
-    form = VERSIONS[version]
     follower = NodeNetwork(RunDirectory(tmp_path), NodeLauncher(2, 0, 1), P5, on_fallback="warn")
     logs = RunDirectory(tmp_path).logs
     logs.mkdir()
     assert follower.poll() is None
-    lines = [process(form, cases(form)[case], rank, 2) for rank in range(2)]
+    lines = logs_of(case, 2, version)
     verdicts: list[str | None] = []
     for count in range(1, len(lines[0]) + 1):
         for rank in range(2):

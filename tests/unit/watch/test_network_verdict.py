@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.cases import each_case
 
-from trainyard.watch.network_verdict import (
-    Expectation,
-    Network,
-    NetworkLog,
-    NetworkVerdict,
-)
+from trainyard.watch.network_verdict import Expectation, Network, NetworkLog, NetworkVerdict
 
 P5, G6 = Expectation(efa=32, rdma=True, nodes=2), Expectation(efa=1, rdma=False, nodes=2)
 
@@ -152,6 +147,13 @@ def process(version: Version, case: Case, rank: int, world: int, *, nodes: int =
 
 
 Logs = list[list[str]]
+NEWEST = "nccl 2.30, plugin 1.21"
+
+
+def logs_of(name: str, world: int, version: str = NEWEST, *, nodes: int = 2) -> Logs:
+    """The logs of all processes of a case."""
+    form = VERSIONS[version]
+    return [process(form, cases(form)[name], rank, world, nodes=nodes) for rank in range(world)]
 
 
 def coloured(logs: Logs, _: random.Random) -> Logs:
@@ -225,11 +227,9 @@ NAMES = list(cases(VERSIONS["nccl 2.4"]))
 @each_case("name", NAMES)
 @each_case("version", VERSIONS)
 def test_each_case_of_each_version_under_each_disguise(version: str, name: str) -> None:
-    form = VERSIONS[version]
-    case = cases(form)[name]
+    case = cases(VERSIONS[version])[name]
     for world, (disguise, change) in itertools.product((2, 8), HARMLESS.items()):
-        logs = [process(form, case, rank, world) for rank in range(world)]
-        found = judge(change(logs, random.Random(name)), case.expected)
+        found = judge(change(logs_of(name, world, version), random.Random(name)), case.expected)
         assert found.verdict is case.answer, (disguise, world, found)
         assert found.evidence
         assert bool(found.cause) == (
@@ -241,11 +241,10 @@ def test_each_case_of_each_version_under_each_disguise(version: str, name: str) 
 @each_case("name", NAMES)
 @each_case("version", VERSIONS)
 def test_incomplete_logs_prove_nothing(version: str, name: str) -> None:
-    form = VERSIONS[version]
-    case = cases(form)[name]
+    case = cases(VERSIONS[version])[name]
     for world, damage, change in itertools.product((2, 8), DAMAGES, HARMLESS.values()):
         choice = random.Random(f"{name} {world}")
-        logs = change(damage([process(form, case, rank, world) for rank in range(world)], choice), choice)
+        logs = change(damage(logs_of(name, world, version), choice), choice)
         expected = INCOMPLETE.get(case.answer, case.answer)
         assert judge(logs, case.expected).verdict is expected, (damage.__name__, world)
 
@@ -253,10 +252,8 @@ def test_incomplete_logs_prove_nothing(version: str, name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cut_at_any_place_never_proves_more(version: str) -> None:
     """The last line with a channel of one log is cut at each of its characters."""
-    form = VERSIONS[version]
     for name in ("direct", "not direct", "one way"):
-        case = cases(form)[name]
-        logs = [process(form, case, rank, 2) for rank in range(2)]
+        case, logs = cases(VERSIONS[version])[name], logs_of(name, 2, version)
         whole = "".join(logs[1][:-1])
         start = len(whole) - len(logs[1][-2])
         for end in range(start, len(whole)):
@@ -268,15 +265,8 @@ def test_a_cut_at_any_place_never_proves_more(version: str) -> None:
 @each_case("version", VERSIONS)
 @each_case("kept", ["NET/OFI", "Using network", "Bootstrap", "TUNER", ""])
 def test_without_channels_nothing_is_proven(version: str, kept: str) -> None:
-    form = VERSIONS[version]
-    logs = [
-        [
-            line
-            for line in process(form, cases(form)["direct"], rank, 4)
-            if kept in line and " via " not in line
-        ]
-        for rank in range(4)
-    ]
+    direct = logs_of("direct", 4, version)
+    logs = [[line for line in log if kept in line and " via " not in line] for log in direct]
     found = judge(logs, P5).verdict
     assert found in (Network.EFA_UNDETERMINED, Network.UNKNOWN)
     echoed = [["+ grep 'via NET/Libfabric/0/GDRDMA' nccl.log\n", "NET/OFI Selected provider is efa\n"]]
@@ -304,11 +294,9 @@ def test_one_machine(expected: Expectation, per_node: int) -> None:
 
 
 def test_a_rank_inside_a_ring_has_no_channel_to_another_machine() -> None:
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    logs = [process(form, cases(form)["direct"], rank, 16) for rank in range(16)]
-    inner = [
-        line.replace("[receive] via NET/Libfabric/0(3)/GDRDMA/Shared", "via P2P/CUMEM") for line in logs[3]
-    ]
+    logs = logs_of("direct", 16)
+    by_network = "[receive] via NET/Libfabric/0(3)/GDRDMA/Shared"
+    inner = [line.replace(by_network, "via P2P/CUMEM") for line in logs[3]]
     logs[3] = [line for line in inner if "[send]" not in line]
     assert judge(logs, P5).verdict is Network.EFA_GPUDIRECT
     logs[3] = [line for line in logs[3] if "Connected" not in line]
@@ -317,12 +305,10 @@ def test_a_rank_inside_a_ring_has_no_channel_to_another_machine() -> None:
 
 def test_a_group_of_ranks_that_is_not_complete_is_noticed() -> None:
     """With tensor parallelism no communicator joins all: each of them has to be complete."""
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
     logs = []
-    for rank in range(8):
+    for rank, log in enumerate(logs_of("direct", 8)):
         node, local = divmod(rank, 4)
-        lines = process(form, cases(form)["direct"], rank, 8)
-        lines = [line for line in lines if " rank " not in line]
+        lines = [line for line in log if " rank " not in line]
         head = lines[0].partition("Bootstrap")[0]
         lines.insert(0, f"{head}comm 0x1 rank {local} nranks 4 cudaDev 0 commId 0xa{node} - Init COMPLETE\n")
         lines.insert(0, f"{head}comm 0x2 rank {node} nranks 2 cudaDev 0 commId 0xb{local} - Init COMPLETE\n")
@@ -348,10 +334,9 @@ def engine(machine: int, number: int, size: int, *, stated: bool = True) -> list
 @each_case("name", ["direct", "sockets", "one way", "one way by socket"])
 def test_engines_beside_the_training_neither_prove_nor_hide_it(name: str, size: int) -> None:
     """verl's engines have communicators of other sizes within each machine; the training's decide."""
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    case, world = cases(form)[name], 8
+    case, world = cases(VERSIONS[NEWEST])[name], 8
     expected = replace(P5, processes=world)
-    trained = [process(form, case, rank, world) for rank in range(world)]
+    trained = logs_of(name, world)
     beside = [engine(machine, number, size) for machine in range(2) for number in range(size)]
     assert judge([*trained, *beside], expected).verdict is case.answer
     incomplete = INCOMPLETE.get(case.answer, case.answer)
@@ -365,8 +350,7 @@ def test_engines_beside_the_training_neither_prove_nor_hide_it(name: str, size: 
 
 def test_groups_of_training_whose_logs_are_all_missing_are_not_replaced_by_engines() -> None:
     """Two groups of four train; one has no logs, and four engines show channels."""
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    trained = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
+    trained = logs_of("direct", 4)
     beside = [engine(machine, number, 2) for machine in range(2) for number in range(2)]
     assert judge([*trained, *beside], replace(P5, processes=8)).verdict is Network.EFA_UNDETERMINED
     assert judge([*trained, *beside], replace(P5, processes=4)).verdict is Network.EFA_GPUDIRECT
@@ -388,22 +372,19 @@ CAUSES = {
 @each_case("line", CAUSES)
 @each_case("level", ["NCCL INFO", "nccl_net_ofi.c:1234 NCCL WARN"])
 def test_a_fallback_has_its_cause_and_a_fix(line: str, level: str) -> None:
-    form = VERSIONS["nccl 2.30, plugin 1.21"]
-    logs = [process(form, cases(form)["sockets"], rank, 4) for rank in range(4)]
-    logs = [[each for each in log if "NET/Plugin" not in each] for log in logs]
+    logs = [[each for each in log if "NET/Plugin" not in each] for log in logs_of("sockets", 4)]
     logs[2].insert(1, f"ip-10-0-0-1:100:902 [0] {level} {line}\n")
     found = judge(logs, P5)
     assert found.verdict is Network.TCP_FALLBACK
     assert CAUSES[line] in found.cause
     assert found.fix
-    healthy = [process(form, cases(form)["direct"], rank, 4) for rank in range(4)]
+    healthy = logs_of("direct", 4)
     healthy[2].insert(1, logs[2][1])
     assert judge(healthy, P5).verdict is Network.EFA_GPUDIRECT
 
 
 def test_fewer_interfaces_than_the_type_has_are_in_the_evidence() -> None:
-    form = VERSIONS["nccl 2.18, plugin 1.7"]
-    found = judge([process(form, cases(form)["direct"], rank, 4) for rank in range(4)], P5)
+    found = judge(logs_of("direct", 4, "nccl 2.18, plugin 1.7"), P5)
     assert found.verdict is Network.EFA_GPUDIRECT
     assert found.nics == 4
     assert "4 of 32 EFA interfaces were found by a process" in found.evidence

@@ -93,9 +93,7 @@ def test_the_same_failure_twice_in_a_row_without_progress_stops() -> None:
 @pytest.mark.parametrize(
     ("failure_class", "code"), [("time-limit", None), ("preempted", 75), ("stopped", 75)]
 )
-def test_ends_that_are_no_failure_cost_nothing_while_there_is_progress(
-    failure_class: str, code: int | None
-) -> None:
+def test_ends_that_are_no_failure_cost_nothing_with_progress(failure_class: str, code: int | None) -> None:
     record = RetryRecord(allowed=0)
     for step in (100, 200, 300):
         found = decide(failed_job(failure_class, exit_code=code), record, step=step)

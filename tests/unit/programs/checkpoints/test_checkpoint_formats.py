@@ -126,12 +126,7 @@ GOOD = {"path": "a/b", "size": 1, "modified": 1.0}
         b"[]",
         *(
             json.dumps({**GOOD, **change}).encode()
-            for change in (
-                {"path": "/etc/passwd"},
-                {"path": "../x"},
-                {"size": -1},
-                {"whole": 3},
-            )
+            for change in ({"path": "/etc/passwd"}, {"path": "../x"}, {"size": -1}, {"whole": 3})
         ),
     ],
 )

@@ -125,21 +125,15 @@ WRITERS = {
     **{f"deepspeed-{stage}": Writer(Format.DEEPSPEED, "global*", zero(stage)) for stage in (0, 2, 3)},
     "megatron": Writer(Format.MEGATRON, "iter_*", megatron, ("common.pt",)),
     "megatron-ranks": Writer(
-        Format.MEGATRON,
-        "iter_*",
+        Format.MEGATRON, "iter_*",
         lambda run, step, world: shapes.megatron_ranks(run, step, tensor=world, pipeline=min(world, 2)),
     ),
     "nemo": Writer(
-        Format.NEMO,
-        "step=*",
-        lambda run, step, world: shapes.nemo(run, step, world=world),
-        (*TEXT, "weights/common.pt"),
-        TEXT,
+        Format.NEMO, "step=*", lambda run, step, world: shapes.nemo(run, step, world=world),
+        (*TEXT, "weights/common.pt"), TEXT,
     ),
     "verl": Writer(
-        Format.VERL,
-        "global_step_*",
-        lambda run, step, world: shapes.verl(run, step, world=world),
+        Format.VERL, "global_step_*", lambda run, step, world: shapes.verl(run, step, world=world),
         ("actor/optim_world_size_1_*", "actor/extra_state_world_size_1_*", "actor/fsdp_config.json"),
     ),
     "torchtitan": Writer(
@@ -150,90 +144,59 @@ WRITERS = {
     ),
     "trainer": Writer(Format.HUGGING_FACE, "checkpoint-*", trainer, (*HUGGING_FACE, *LAST_RANK), TEXT),
     "trainer-sharded": Writer(
-        Format.HUGGING_FACE,
-        "checkpoint-*",
-        lambda run, step, world: trainer(run, step, world, shards=world),
-        (*HUGGING_FACE, *LAST_RANK),
-        TEXT,
+        Format.HUGGING_FACE, "checkpoint-*", lambda run, step, world: trainer(run, step, world, shards=world),
+        (*HUGGING_FACE, *LAST_RANK), TEXT,
     ),
     "trainer-fsdp": Writer(Format.HUGGING_FACE, "checkpoint-*", trainer_fsdp, LAST_RANK, TEXT),
     "trainer-deepspeed": Writer(
-        Format.HUGGING_FACE,
-        "checkpoint-*",
-        trainer_deepspeed,
-        ("model.safetensors", *HUGGING_FACE, *LAST_RANK),
-        (*TEXT, "latest"),
+        Format.HUGGING_FACE, "checkpoint-*", trainer_deepspeed,
+        ("model.safetensors", *HUGGING_FACE, *LAST_RANK), (*TEXT, "latest"),
     ),
     "weights": Writer(
-        Format.HUGGING_FACE,
-        "final",
-        lambda run, _step, world: shapes.safetensors(run / "final", world=world),
-        HUGGING_FACE,
-        TEXT,
+        Format.HUGGING_FACE, "final",
+        lambda run, _step, world: shapes.safetensors(run / "final", world=world), HUGGING_FACE, TEXT,
         step=None,
     ),
     "adapter": Writer(Format.HUGGING_FACE, "adapter*", adapter, step=None, one_rank=True),
     "accelerate": Writer(
-        Format.ACCELERATE,
-        "checkpoints/checkpoint_*",
+        Format.ACCELERATE, "checkpoints/checkpoint_*",
         lambda run, step, world: shapes.accelerate(run / "checkpoints" / f"checkpoint_{step}", world=world),
-        ("optimizer.bin", "scheduler.bin", "random_states_{last}.pkl"),
-        step=None,
+        ("optimizer.bin", "scheduler.bin", "random_states_{last}.pkl"), step=None,
     ),
     "diffusers": Writer(
-        Format.ACCELERATE,
-        "checkpoint-*",
+        Format.ACCELERATE, "checkpoint-*",
         lambda run, step, _world: shapes.accelerate_diffusers(run / f"checkpoint-{step}"),
-        ("optimizer.bin", "scheduler.bin", "unet/config.json"),
-        step=None,
-        one_rank=True,
+        ("optimizer.bin", "scheduler.bin", "unet/config.json"), step=None, one_rank=True,
     ),
     "lightning-fsdp": Writer(
         Format.LIGHTNING, "*.ckpt", lambda run, step, world: shapes.lightning_fsdp(run, step, world=world)
     ),
     "lightning-deepspeed": Writer(
-        Format.LIGHTNING,
-        "*.ckpt",
-        lambda run, step, world: shapes.lightning_deepspeed(run, step, world=world),
-        TEXT,
-        (*TEXT, "latest"),
+        Format.LIGHTNING, "*.ckpt",
+        lambda run, step, world: shapes.lightning_deepspeed(run, step, world=world), TEXT, (*TEXT, "latest"),
     ),
     # Of no known format: its name calls a step, and the index in it names its shards.
     "olmo-core": Writer(
-        Format.FILES,
-        "step*",
-        lambda run, step, world: shapes.olmo_core(run, step, world=world),
-        ("train/rank*.pt", ".metadata.json"),
-        step=None,
-        is_volume=False,
+        Format.FILES, "step*", lambda run, step, world: shapes.olmo_core(run, step, world=world),
+        ("train/rank*.pt", ".metadata.json"), step=None, is_volume=False,
     ),
     "orbax": Writer(Format.ORBAX, "7", orbax, ("default/*",), ("*",), one_rank=True),
     "lightning": Writer(
-        Format.LIGHTNING,
-        "*.ckpt",
-        lambda run, step, _: shapes.lightning_file(run, step),
-        is_volume=False,
+        Format.LIGHTNING, "*.ckpt", lambda run, step, _: shapes.lightning_file(run, step), is_volume=False,
         one_rank=True,
     ),
     "nanochat": Writer(
-        Format.FILES,
-        "*_0*",
-        lambda run, step, world: shapes.nanochat(run, step, world=world).parent,
-        ("*_000007*",),
-        is_volume=False,
+        Format.FILES, "*_0*", lambda run, step, world: shapes.nanochat(run, step, world=world).parent,
+        ("*_000007*",), is_volume=False,
     ),
     **{
         name: Writer(Format.FILES, name, one_file(name), step=step, is_volume=False, one_rank=True)
         for name, step in (
-            ("model.pt", 7),
-            ("weights.bin", 7),
-            ("best.pth.tar", 7),
-            ("a.npz", 7),
-            ("b.keras", 7),
+            ("model.pt", 7), ("weights.bin", 7), ("best.pth.tar", 7), ("a.npz", 7), ("b.keras", 7),
             ("c.safetensors", None),
         )
     },
-}
+}  # fmt: skip
 CASES = [(name, world) for name, each in WRITERS.items() for world in ((1,) if each.one_rank else (1, 3))]
 NOT_FOUND = FoundCheckpoint(Format.FILES, "", None, (), "not recognised", is_complete=False)
 
@@ -296,9 +259,7 @@ def test_without_a_file_that_its_format_requires_it_is_partial(
 
 @each_case("world", [2, 4])
 @each_case("recipe", ["deepspeed", "megatron", "nemo", "torchtitan", "verl"])
-def test_a_recorded_program_keeps_its_newest_complete_checkpoint(
-    recipe: str, world: int, tmp_path: Path
-) -> None:
+def test_a_program_keeps_its_newest_complete_checkpoint(recipe: str, world: int, tmp_path: Path) -> None:
     """The newest checkpoint lacks the last rank's shard; the program's pointer names it nevertheless."""
     writer = WRITERS["deepspeed-2" if recipe == "deepspeed" else recipe]
     older, newer = (writer.plant(tmp_path, step, world) for step in (10, 20))
@@ -344,9 +305,7 @@ def test_weights_alone_of_a_known_framework_are_named(name: str, tmp_path: Path)
         ),
     ],
 )
-def test_a_tracker_must_name_it_or_a_newer_one(
-    writer: str, said: str, complete: bool, tmp_path: Path
-) -> None:
+def test_a_tracker_names_it_or_a_newer_one(writer: str, said: str, complete: bool, tmp_path: Path) -> None:
     WRITERS[writer].plant(tmp_path, 7, 2)
     (tmp_path / ("latest" if writer == "deepspeed-2" else shapes.TRACKER)).write_text(said)
     found = on_volume(tmp_path)

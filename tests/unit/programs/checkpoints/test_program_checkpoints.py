@@ -47,31 +47,24 @@ PARTS = ["discriminator.pt", "generator.pt", "optimizer.pt"]
 SAVEDMODEL = ["assets/vocab.txt", "saved_model.pb", "variables/variables.index"]
 NAMED: dict[str, tuple[list[str], str, dict[str, list[str]]]] = {
     "a folder of safetensors": (
-        ["out/model.safetensors", "out/config.json"],
-        "out",
-        {"out": ["config.json", "model.safetensors"]},
+        ["out/model.safetensors", "out/config.json"], "out", {"out": ["config.json", "model.safetensors"]},
     ),
     "several files": ([f"out/{each}" for each in PARTS], "out", {"out": PARTS}),
     "several files by a pattern": ([f"out/{each}" for each in PARTS], "out/*.pt", {"out": PARTS}),
     "a folder of any files": ([f"out/{each}" for each in SAVEDMODEL], "out", {"out": SAVEDMODEL}),
     "a folder of saves": (
-        ["out/step_1/a.pt", "out/step_1/p.json", "out/step_2/a.pt", "out/step_2/p.json"],
-        "out",
+        ["out/step_1/a.pt", "out/step_1/p.json", "out/step_2/a.pt", "out/step_2/p.json"], "out",
         {"out/step_1": ["a.pt", "p.json"], "out/step_2": ["a.pt", "p.json"]},
     ),
     "files with numbers": (
-        ["out/g_1.pt", "out/d_1.pt", "out/g_2.pt", "out/d_2.pt", "out/log.txt"],
-        "out/*.pt",
+        ["out/g_1.pt", "out/d_1.pt", "out/g_2.pt", "out/d_2.pt", "out/log.txt"], "out/*.pt",
         {"out": ["d_1.pt", "g_1.pt"]},
     ),
     "a number in each name": (
-        ["out/a_1.pt", "out/a_2.pt"],
-        "out",
-        {"out/a_1.pt": ["a_1.pt"], "out/a_2.pt": ["a_2.pt"]},
+        ["out/a_1.pt", "out/a_2.pt"], "out", {"out/a_1.pt": ["a_1.pt"], "out/a_2.pt": ["a_2.pt"]},
     ),
     "written at other times": (
-        ["out/best.pt@1000", "out/last.pt@2000"],
-        "out/*.pt",
+        ["out/best.pt@1000", "out/last.pt@2000"], "out/*.pt",
         {"out/best.pt": ["best.pt"], "out/last.pt": ["last.pt"]},
     ),
     **{
@@ -80,18 +73,16 @@ NAMED: dict[str, tuple[list[str], str, dict[str, list[str]]]] = {
     },
     "logs beside it": (["out/m.pt", "out/train.log", "out/m.csv"], "out", {"out/m.pt": ["m.pt"]}),
     "orbax": (
-        ["out/5/_CHECKPOINT_METADATA", "out/5/d/a", "out/9/_CHECKPOINT_METADATA", "out/9/d/a"],
-        "out",
+        ["out/5/_CHECKPOINT_METADATA", "out/5/d/a", "out/9/_CHECKPOINT_METADATA", "out/9/d/a"], "out",
         {f"out/{step}": ["_CHECKPOINT_METADATA", "d/a"] for step in (5, 9)},
     ),
     "files that are called as an index": (
-        ["out/step_1/a.pt", "out/step_1/x/.metadata", "out/step_1/t.index.json"],
-        "out/step_1",
+        ["out/step_1/a.pt", "out/step_1/x/.metadata", "out/step_1/t.index.json"], "out/step_1",
         {"out/step_1": ["a.pt", "t.index.json", "x/.metadata"]},
     ),
     "a part of a folder is none itself": (["out/step_1/a.pt"], "out/**", {"out/step_1": ["a.pt"]}),
     "nothing": (["other/m.pt"], "out", {}),
-}
+}  # fmt: skip
 
 
 @each_case("name", NAMED)

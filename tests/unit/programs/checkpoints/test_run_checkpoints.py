@@ -161,9 +161,7 @@ def test_a_step_is_of_the_best_source_and_a_number_in_a_name_is_none(name: str, 
     found.optimizer_shift = 0 if counts else None
     found.take(lambda _: 900, end=WELL)
     assert found.taken is not None and (found.taken.step, found.taken.source) == wanted
-    [saved] = [
-        each for each in read_rows(tmp_path / "run/events.jsonl") if each["event"] == "checkpoint_saved"
-    ]
+    [saved] = [row for row in read_rows(tmp_path / "run/events.jsonl") if row["event"] == "checkpoint_saved"]
     assert (saved["source"], saved.get("on_record")) == (wanted[1], 900 if wanted[1] == "guessed" else None)
 
 
@@ -298,9 +296,7 @@ def test_a_checkpoint_is_complete_by_a_report_by_its_format_or_by_silence(
     assert ("which is a guess" in caplog.text) is (is_open is None)
 
 
-def test_a_problem_is_logged_once_and_while_the_program_trains(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_problem_is_logged_once_while_it_trains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = make(tmp_path, checkpoints="out/ckpt_*.pt")
     found.take(lambda _: 7)
     assert caplog.text == "", "nothing was saved yet"
@@ -382,9 +378,7 @@ SAVES: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 @each_case("name", SAVES)
 @each_case("is_fast", [False, True])
-def test_the_last_weights_are_finite_and_not_those_of_the_first_save(
-    name: str, is_fast: bool, tmp_path: Path
-) -> None:
+def test_the_last_weights_are_finite_and_not_the_first(name: str, is_fast: bool, tmp_path: Path) -> None:
     """A fast program has ended before its first save was copied. Uses torch, whose files are read."""
     import torch
 

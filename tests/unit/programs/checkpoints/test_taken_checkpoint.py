@@ -111,9 +111,7 @@ def test_a_folder_with_one_file_stays_a_folder(directory: RunDirectory, tmp_path
         restorable_path(directory.checkpoint(40))
 
 
-def test_what_the_program_wrote_since_replaces_what_was_taken(
-    directory: RunDirectory, tmp_path: Path
-) -> None:
+def test_what_the_program_wrote_since_replaces_the_copy(directory: RunDirectory, tmp_path: Path) -> None:
     """It saves the same step again in place; the copy keeps its bytes until the next copy."""
     folder = shapes.trainer(tmp_path / "out" / "checkpoint-20")
     before = take(newest(tmp_path / "out"), directory)

@@ -63,9 +63,8 @@ def test_what_lies_in_a_storage_outside_of_a_tensor_does_not_count(tmp_path: Pat
     whole = torch.full((4, 10), NAN)
     whole[1:3, ::2] = 1.0
     model = torch.nn.Linear(3, 3)
-    torch.save(
-        {"view": whole[1:3, ::2], "m": model, "p": torch.nn.Parameter(torch.ones(2))}, tmp_path / "a.pt"
-    )
+    parameter = torch.nn.Parameter(torch.ones(2))
+    torch.save({"view": whole[1:3, ::2], "m": model, "p": parameter}, tmp_path / "a.pt")
     found = read(tmp_path / "a.pt")
     assert (found.count, found.nan) == (4, ())
     torch.save({"view": whole[1:3, 1::2]}, tmp_path / "a.pt")
@@ -94,9 +93,7 @@ def legacy(path: Path) -> None:
     torch.save({"w": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
 
 
-def test_files_without_checksums_are_read_and_files_of_other_kinds_are_said_to_be_unread(
-    tmp_path: Path,
-) -> None:
+def test_files_without_checksums_are_read_and_those_of_other_kinds_are_called_unread(tmp_path: Path) -> None:
     without_checksums(tmp_path / "a.pt")
     assert (read(tmp_path / "a.pt").count, read(tmp_path / "a.pt").unread) == (2, ())
     for name, write in (("b.pt", legacy), ("__0_0.distcp", lambda path: path.write_bytes(b"x" * 99))):
@@ -112,9 +109,7 @@ def test_files_without_checksums_are_read_and_files_of_other_kinds_are_said_to_b
 
 @each_case("at", [0, 70, 5000, 40_000, 399_000])
 @each_case("count", [1, 4096])
-def test_bytes_that_were_changed_inside_a_file_of_torch_are_damage(
-    at: int, count: int, tmp_path: Path
-) -> None:
+def test_bytes_that_were_changed_in_a_file_of_torch_are_damage(at: int, count: int, tmp_path: Path) -> None:
     save_torch(path := tmp_path / "a.pt", {"w": torch.randn(50_000), "v": torch.randn(50_000)})
     content = bytearray(path.read_bytes())
     content[at : at + count] = bytes(255 - byte for byte in content[at : at + count])

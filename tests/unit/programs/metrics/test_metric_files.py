@@ -308,13 +308,10 @@ def test_the_history_of_each_checkpoint_is_reported_once(folder: Folder) -> None
 
 
 @each_case(("stops", "wanted"), [(True, 6), (False, None), (None, None)])
-def test_a_trainer_that_stops_early_says_so_in_its_state(
-    stops: bool | None, wanted: int | None, folder: Folder
-) -> None:
+def test_a_trainers_state_says_it_stopped(stops: bool | None, wanted: int | None, folder: Folder) -> None:
     files, found = MetricFiles(folder.path), json.loads(state(1, 2, 6))
-    found["stateful_callbacks"] = (
-        {"TrainerControl": {"args": {"should_training_stop": stops}}} if stops else []
-    )
+    control = {"TrainerControl": {"args": {"should_training_stop": stops}}}
+    found["stateful_callbacks"] = control if stops else []
     folder.write("out/checkpoint-6/trainer_state.json", json.dumps(found))
     polled(files)
     folder.write("store/checkpoint-2/trainer_state.json", state(1, 2))  # copied after the last one

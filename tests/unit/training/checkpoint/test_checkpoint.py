@@ -1,29 +1,46 @@
+"""Checkpoints: their state and digests, torn and left over ones, and the reader of their index."""
+
+import io
+import json
+import math
+import os
+import pathlib
+import pickle
+import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from tests.cases import each_case
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, TensorProperties
 
 from trainyard.config.schema import ArchitectureConfig, Config, TrainingConfig
 from trainyard.errors import CheckpointError, IncompatibleCheckpointError
 from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.checkpoint_retention import complete_steps, remove_leftovers, remove_old_checkpoints
 from trainyard.run.directory import RunDirectory
-from trainyard.training.checkpoint.checkpoint import (
-    PendingSave,
-    load_checkpoint,
-    newest_good_checkpoint,
-)
+from trainyard.training.checkpoint.checkpoint import PendingSave, load_checkpoint, newest_good_checkpoint
 from trainyard.training.checkpoint.resume import check_fit
 from trainyard.training.checkpoint.shards import share_out
-from trainyard.training.checkpoint.training_state import TrainingState
+from trainyard.training.checkpoint.stored_index import IndexUnpickler
+from trainyard.training.checkpoint.training_state import (
+    LossRecord,
+    TrainingState,
+    digest_tensors,
+    generator_states,
+    restore_generators,
+)
 from trainyard.training.checkpoint.writer_process import Engine
 from trainyard.training.model.model import build_model
 from trainyard.training.model.optimizer import build_optimizer
+from trainyard.training.runtime.hardware import seed_everything
 from trainyard.training.runtime.world import ALONE
 
 CONFIG = Config.model_validate({"model": {"name": "m"}, "training": {"max_steps": 9}})
@@ -146,9 +163,7 @@ def files_limited_to(size: int) -> Iterator[None]:
 
 # At some sizes each tensor fits, and only the end of the archive that torch writes around it does not.
 @pytest.mark.parametrize("size", [64, 1000, 4096])
-def test_a_save_without_room_leaves_the_previous_checkpoint_complete(
-    directory: RunDirectory, size: int
-) -> None:
+def test_a_save_without_room_leaves_the_last_checkpoint_complete(directory: RunDirectory, size: int) -> None:
     older = save(directory, 1)
     with files_limited_to(size), pytest.raises(CheckpointError) as failure:
         save(directory, 2)
@@ -170,3 +185,120 @@ def test_every_difference_is_named_when_a_checkpoint_does_not_fit(directory: Run
     assert "d: the checkpoint has None, this run has 4" in str(failure.value)
     assert " a: " not in str(failure.value)
     assert "To resume, set these values back. Or start a new run" in str(failure.value)
+
+
+def draws() -> list[float]:
+    by_numpy = [float(np.random.random()), float(np.random.normal())]
+    return [random.random(), random.gauss(), *by_numpy, float(torch.rand(()))]
+
+
+def test_generator_states_survive_json() -> None:
+    seed_everything(6)
+    random.gauss()
+    states = json.loads(json.dumps(generator_states()))
+    first = draws()
+    restore_generators(states)
+    assert draws() == first
+
+
+def test_the_seed_decides_every_generator() -> None:
+    seed_everything(9)
+    first = draws()
+    seed_everything(10)
+    assert all(a != b for a, b in zip(first, draws(), strict=True))
+    seed_everything(9)
+    assert draws() == first
+
+
+def test_the_digest_sees_name_type_shape_and_every_bit() -> None:
+    base = {"a": torch.arange(6, dtype=torch.float32), "b": torch.ones(2)}
+    assert digest_tensors(base) == digest_tensors(dict(reversed(base.items())))
+    nudged = base["a"].clone()
+    nudged.view(torch.int32)[3] ^= 1
+    for other in (
+        {"a": nudged, "b": base["b"]},
+        {"a": base["a"].view(2, 3), "b": base["b"]},
+        {"a": base["a"].double(), "b": base["b"]},
+        {"a": base["a"], "c": base["b"]},
+        {"a": base["a"]},
+    ):
+        assert digest_tensors(other) != digest_tensors(base)
+
+
+def test_the_digest_takes_any_layout_and_type() -> None:
+    matrix = torch.arange(6, dtype=torch.bfloat16).view(2, 3)
+    assert digest_tensors({"m": matrix.T}) == digest_tensors({"m": matrix.T.contiguous()})
+    assert digest_tensors({"scalar": torch.tensor(1.0)}) != digest_tensors({"scalar": torch.tensor(2.0)})
+    assert digest_tensors({"empty": torch.empty(0, 3)}) != digest_tensors({"empty": torch.empty(0, 4)})
+    one, other = {"m": torch.tensor(1.0)}, {"m": torch.tensor(2.0)}
+    taking_part = digest_tensors(one, hashed=False)
+    assert taking_part == digest_tensors(other, hashed=False) != digest_tensors(one), "it hashes nothing"
+
+
+STEPS = 600
+COURSES: dict[str, Callable[[int], float]] = {
+    "falling": lambda step: 5.5 * math.exp(-step / 200) + 1,
+    "flat": lambda _step: 2.0,
+    "rising": lambda step: 2.0 + 4.0 * step / STEPS,
+    "falling, then rising": lambda step: 1.0 + abs(step - 250) / 100,
+    "too high from the second step": lambda step: 5.6 if step == 0 else 19.0,
+    "not positive": lambda _step: -1.0,
+}
+
+
+@each_case("noise", [0.0, 0.02, 0.1])
+@each_case("spike", [None, 10, 100, 599])
+@each_case("course", COURSES)
+def test_only_the_start_of_a_spike_is_one(course: str, spike: int | None, noise: float) -> None:
+    drawn = random.Random(7)
+    record, found = LossRecord(), []
+    for step in range(STEPS):
+        loss = COURSES[course](step) * math.exp(drawn.gauss(0, noise)) * (20 if step == spike else 1)
+        if step == 300:
+            record = LossRecord(**asdict(record))  # as in a checkpoint
+        if record.add(loss):
+            found.append(step)
+    is_seen = spike is not None and spike >= 100 and course != "not positive"
+    assert found == ([spike] if is_seen else [])
+
+
+MEMBER = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+
+
+class Calls:
+    """An object that is pickled as the call of a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: object) -> None:
+        self.called = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return self.called
+
+
+def read(content: bytes) -> Any:
+    return IndexUnpickler(io.BytesIO(content)).load()
+
+
+def test_what_every_supported_python_writes_is_read() -> None:
+    assert read(pickle.dumps(Calls(getattr, _MEM_FORMAT_ENCODING, MEMBER.name))) is MEMBER, "by 3.11.2"
+    properties = TensorProperties(dtype=torch.bfloat16)
+    assert read(pickle.dumps(properties)) == properties
+    for module in ("pathlib", "pathlib._local"):
+        content = f"c{module}\nPosixPath\n(S'a'\nS'b'\ntR.".encode()
+        assert read(content) == pathlib.PurePosixPath("a/b")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Calls(getattr, Metadata, "__init__"),
+        Calls(getattr, _MEM_FORMAT_ENCODING, "__class__"),
+        Calls(getattr, _MEM_FORMAT_ENCODING, "NONE_OF_THEM"),
+        Calls(getattr, "text", "format"),
+        Calls(os.getcwd),
+        Calls(eval, "1"),
+    ],
+)
+def test_classes_that_no_index_holds_are_refused(planted: Calls) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        read(pickle.dumps(planted))

@@ -17,16 +17,8 @@ from torch.distributed.checkpoint import state_dict_loader
 
 from trainyard.errors import CheckpointError
 from trainyard.run.atomic_files import sha256_of_file
-from trainyard.training.checkpoint.shards import (
-    all_finite,
-    live_tensors,
-    share_out,
-    write_checkpoint_index,
-)
-from trainyard.training.checkpoint.writer_process import (
-    BackgroundEngine,
-    Engine,
-)
+from trainyard.training.checkpoint.shards import all_finite, live_tensors, share_out, write_checkpoint_index
+from trainyard.training.checkpoint.writer_process import BackgroundEngine, Engine
 from trainyard.training.runtime.world import ALONE
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -89,9 +81,7 @@ def test_every_save_has_the_values_of_its_moment(tmp_path: Path, behind: Backgro
         assert after == save(Engine(), tensors, tmp_path / f"at-once-{number}")
 
 
-def test_work_is_done_in_another_process_and_its_errors_come_back(
-    tmp_path: Path, behind: BackgroundEngine
-) -> None:
+def test_another_process_works_and_returns_its_errors(tmp_path: Path, behind: BackgroundEngine) -> None:
     assert behind.do(os.getpid) not in (os.getpid(), None)
     with pytest.raises(FileNotFoundError, match="none"):
         behind.do((tmp_path / "none").read_bytes)

@@ -228,9 +228,7 @@ def test_what_affects_the_tokens_decides_the_folder(folder: Path) -> None:
     assert plan(folder).directory != before.directory
 
 
-def test_a_home_folder_and_a_relative_path_are_understood(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_folder_and_a_relative_path_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder)
     for path in ("~/train", "train", "./train/"):
@@ -393,9 +391,7 @@ def starts_of(prepared: PreparedData) -> list[int]:
     return [int(place) for place in prepared.train.documents.open()]
 
 
-def test_the_starts_of_documents_are_noted_while_text_is_encoded(
-    documents: Path, letters: ModelConfig
-) -> None:
+def test_the_starts_of_documents_are_noted_as_text_is_encoded(documents: Path, letters: ModelConfig) -> None:
     by_bytes, by_letters = prepare_apart(documents), prepare_apart(documents, letters)
     assert starts_of(by_bytes) == starts_of(by_letters) == [0, 4, 7]
     assert (by_bytes.train.dtype, by_letters.train.dtype) == ("uint8", "uint16")
@@ -418,9 +414,7 @@ def test_keeping_apart_is_other_data_than_joining_and_found_again(documents: Pat
     assert starts_of(prepare_apart(documents)) == [0, 4, 7]
 
 
-def test_bare_tokens_tell_documents_by_the_end_of_document_token(
-    documents: Path, letters: ModelConfig
-) -> None:
+def test_bare_tokens_show_documents_by_the_token_of_their_end(documents: Path, letters: ModelConfig) -> None:
     np.array([1, 2, 0, 3, 0, 0, 4, 5], "<u2").tofile(documents / "train" / "c.bin")
     np.array([6, 0, 7], "<u2").tofile(documents / "train" / "d.bin")
     assert starts_of(prepare_apart(documents, letters)) == [0, 4, 7, 12, 15, 17, 18, 20, 22]

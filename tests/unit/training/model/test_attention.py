@@ -13,12 +13,7 @@ from torch import Tensor, nn
 from trainyard.errors import IncompatibleCheckpointError, StoppedError
 from trainyard.run.records import read_rows
 from trainyard.training.data.batches import TokenBatches, count_targets, first_windows, plain_ids
-from trainyard.training.model.attention import (
-    causal_attention,
-    unpack,
-    unseen_keys,
-    written_out_attention,
-)
+from trainyard.training.model.attention import causal_attention, unpack, unseen_keys, written_out_attention
 from trainyard.training.model.loss import summed_loss
 from trainyard.training.model.model import Llama, build_model
 from trainyard.training.run.validation import Validation

@@ -1,4 +1,4 @@
-"""Transformers' own Llama judges weights and shapes, on a shrunken copy of each preset."""
+"""The presets: their published sizes, and transformers' own Llama judges shrunken copies of them."""
 
 import json
 from collections.abc import Iterator
@@ -14,14 +14,22 @@ from tests.unit.training.weights.model_files import write_gguf
 from torch import Tensor
 
 from trainyard.config.load import load_config
+from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, ModelConfig
 from trainyard.training.export import plan_export, write_export
-from trainyard.training.model.model import Llama, build_model, rotary_frequencies
+from trainyard.training.model.model import Llama, build_model, parameter_count, rotary_frequencies
 from trainyard.training.weights.hugging_face_config import hugging_face_config
 from trainyard.training.weights.starting_weights import load_weights, open_starting_weights
+from trainyard.training.weights.weight_fit import parameters_of
 
 PRESETS = Path(__file__).resolve().parents[4] / "configs" / "models"
 FAMILIES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+PUBLISHED = {
+    "tinyllama-1b": 1_100_048_384,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.1-8b": 8_030_261_248,
+}
 HEAD = 16
 SCALED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16}
 TYPES = gguf.GGMLQuantizationType
@@ -38,6 +46,20 @@ def transformers() -> Iterator[Any]:
 
 def published_shape(family: str) -> ArchitectureConfig:
     return load_config(PRESETS / f"{family}.yaml", ["training.max_steps=1"]).config.model.architecture
+
+
+def test_every_preset_is_held_to_a_published_count() -> None:
+    assert set(FAMILIES) == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_has_the_published_number_of_parameters_and_the_expected_tensors(name: str) -> None:
+    architecture = published_shape(name)
+    with torch.device("meta"):
+        model = Llama(architecture)
+    assert parameter_count(model) == count_parameters(architecture).total == PUBLISHED[name]
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    assert parameters_of(architecture) == shapes
 
 
 def small_shape(family: str) -> ArchitectureConfig:
@@ -150,9 +172,7 @@ def test_logits_from_gguf_are_those_of_transformers(
 
 
 @every_family
-def test_a_config_of_transformers_4_declares_what_one_of_5_does(
-    transformers: Any, family: str, tmp_path: Path
-) -> None:
+def test_configs_of_transformers_4_and_5_are_equal(transformers: Any, family: str, tmp_path: Path) -> None:
     from trainyard.training.weights.hugging_face_config import declared_architecture
 
     architecture = published_shape(family)

@@ -228,9 +228,7 @@ def test_room_that_a_save_lacks_is_named(
     assert not list(lab.directory(f"without-{number}").checkpoints.iterdir())
 
 
-def test_a_record_that_cannot_be_written_hides_no_failure_of_the_run(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_not_written_hides_no_failure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(at: int) -> None:
         if at == 5:
             (lab.folder / "run" / "events.jsonl").unlink()

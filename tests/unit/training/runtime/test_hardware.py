@@ -1,15 +1,19 @@
-"""The device of a process among others: memory, compiled vectors, and the facts in a row of metrics."""
+"""The device of a process among others: memory, compiled vectors, and the times of the parts of its step."""
 
 import os
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests import warm_start
 from tests.conditions import COMPILES
+from tests.unit.training.lab import Lab
 from torch._inductor import config as compiler
 from torch._inductor.cpp_builder import CppTorchOptions
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -26,6 +30,7 @@ from trainyard.training.runtime.hardware import (
     prepare_device,
     set_vector_width,
 )
+from trainyard.training.runtime.timing import GpuClock, HostClock
 from trainyard.training.runtime.world import join_world
 
 
@@ -68,10 +73,7 @@ def test_processes_that_do_not_come_together_are_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr(dist, "init_process_group", alone)
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused = r"Not all processes of this run joined within 300 s \(Timed out"
-    with (
-        pytest.raises(TrainingFailedError, match=refused),
-        join_world("cpu", "ddp"),
-    ):
+    with pytest.raises(TrainingFailedError, match=refused), join_world("cpu", "ddp"):
         pytest.fail("there is no world")
 
 
@@ -166,3 +168,86 @@ def test_a_width_that_the_cpu_lacks_is_refused_with_those_it_has(monkeypatch: py
     with pytest.raises(ConfigError, match=r"simd_bits: 512 was requested.* vectors of 128, 256 bits"):
         set_vector_width(512)
     assert compiler.cpp.simdlen is None
+
+
+PARTS = ("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+
+
+def test_laps_of_a_part_add_up_and_time_between_steps_is_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock = HostClock()
+    for pause in (0.25, 0.5):
+        clock.begin()
+        clock.lap("data")
+        now[0] += pause
+        clock.lap("forward")
+        now[0] += 8
+    seconds = clock.read()
+    assert seconds == {"data_seconds": 0.0, "forward_seconds": 0.75}
+    assert clock.read() == {}
+
+
+class Event:
+    """A CUDA event that passes when the test sets it."""
+
+    now = 0.0
+    passed_until = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def query(self) -> bool:
+        return self.at <= Event.passed_until
+
+    def elapsed_time(self, end: "Event") -> float:
+        return (end.at - self.at) * 1e3
+
+
+def test_a_gpus_update_is_in_the_reading_of_the_step_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    clock, readings = GpuClock(), deque[dict[str, float]]()
+    for start in (0.0, 100.0):
+        for at, part in enumerate((None, "data", "forward", "backward", "optimizer")):
+            Event.now = start + at * at
+            clock.begin() if part is None else clock.lap(part)
+        Event.passed_until = start + 9  # the update, 7 seconds, is still running
+        readings.append(clock.read())
+    assert readings[0] == {"data_seconds": 1.0, "forward_seconds": 3.0, "backward_seconds": 5.0}
+    assert readings[1] == readings[0] | {"optimizer_seconds": 7.0}
+
+
+def test_each_row_has_the_times_of_the_parts_of_its_step(lab: Lab) -> None:
+    lab.run(lab.config(training={"max_steps": 6, "validation_steps": None}))
+    rows = lab.rows()
+    for row in rows:
+        assert all(row[part] > 0 for part in PARTS)
+        assert sum(row[part] for part in PARTS) <= row["step_seconds"] + 1e-6
+    # A busy machine may take the processor away between two parts, so the median step is judged, not each.
+    assert median(sum(row[part] for part in PARTS) / row["step_seconds"] for row in rows) > 0.8
+    held_up = [row["checkpoint_seconds"] > 0 for row in rows]
+    assert held_up == [False, False, False, False, True, False], "step 4 was saved before step 5"
+
+
+def test_mfu_is_the_share_of_the_peak_of_all_devices(lab: Lab) -> None:
+    requested: list[str] = []
+
+    def peak(name: str) -> float:
+        requested.append(name)
+        return 4e9
+
+    config = lab.config(training={"max_steps": 2})
+    lab.run(config, "known", flops_per_token=1000, peak_flops=peak)
+    for row in lab.rows("known"):
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1000 / 4e9)
+    record = lab.record("known")
+    assert (record["plan"]["flops_per_token"], record["hardware"]["peak_flops"]) == (1000, 4e9)
+    assert set(requested) == {"cpu"}
+    lab.run(config, "no count", peak_flops=peak)
+    lab.run(config, "no peak", flops_per_token=1000, peak_flops=lambda name: None)
+    lab.run(config, "above 1", flops_per_token=1000, peak_flops=lambda name: 1.0)
+    for run in ("no count", "no peak", "above 1"):
+        assert not any("mfu" in row for row in lab.rows(run)), run

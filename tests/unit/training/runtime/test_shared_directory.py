@@ -62,9 +62,8 @@ def run_together(work: Callable[[World], Any], *, machines: tuple[int, ...] = (1
     """Return the result or error of `work` on each process; `machines` has the processes of each machine."""
     places = [local for count in machines for local in range(count)]
     meeting = Meeting(len(places))
-    worlds = [
-        ThreadWorld(rank, len(places), local, None, meeting=meeting) for rank, local in enumerate(places)
-    ]
+    size = len(places)
+    worlds = [ThreadWorld(rank, size, at, None, meeting=meeting) for rank, at in enumerate(places)]
 
     def attempt(world: World) -> Any:
         try:
@@ -205,7 +204,6 @@ def test_the_first_process_of_each_machine_prepares_before_the_others() -> None:
 
 def test_a_shared_folder_needs_no_agreement(tmp_path: Path) -> None:
     point = ResumePoint(tmp_path, 4, "x")
-    found = run_together(
-        lambda world: agreed_resume_point(lambda: replace(point), RunDirectory(tmp_path), world)
-    )
+    directory = RunDirectory(tmp_path)
+    found = run_together(lambda world: agreed_resume_point(lambda: replace(point), directory, world))
     assert found == [point, point]

@@ -105,9 +105,7 @@ def test_another_process_can_call(alarm: Alarm) -> None:
     assert alarm.rung[0].seconds < 50
 
 
-def test_patience_is_short_once_another_process_has_ended(
-    alarm: Alarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patience_is_short_when_a_process_has_ended(alarm: Alarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.training.runtime.watchdog._LOST_SECONDS", 0.2)
     ended: list[int] = []
     dog = started_watchdog(floor=60.0)

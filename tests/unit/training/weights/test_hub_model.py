@@ -150,9 +150,7 @@ def declared_by_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return declared_by(hub, tmp_path, monkeypatch)
 
 
-def test_names_on_the_hub_are_distinguished_from_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_on_the_hub_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hub_model("owner/name") == HubModel("owner/name", None)
     assert hub_model("owner/name@v1.0") == HubModel("owner/name", "v1.0")
     for path in ("name", "./owner/name", "~/owner/name", "/owner/name", "a/b/c", "owner/m.gguf", "a/.."):
@@ -162,9 +160,7 @@ def test_names_on_the_hub_are_distinguished_from_paths(
     assert hub_model("owner/name") is None
 
 
-def test_a_model_is_described_without_its_weights_at_a_commit_on_record(
-    hub: Hub, declared_by_hub: Ask
-) -> None:
+def test_a_model_is_described_without_its_weights_at_its_commit(hub: Hub, declared_by_hub: Ask) -> None:
     declared = declared_by_hub()
     pinned = f"{NAME}@{COMMIT}"
     expected = {"model.name": "Small-Llama", "model.tokenizer": pinned, "model.architecture.hidden_size": 32}

@@ -145,9 +145,8 @@ def test_extreme_scales_have_the_bits_of_gguf(name: str, path: Instructions) -> 
             blocks = random_rows(name, rows=3, elements=1).reshape(3, -1).copy()
             for at, half in zip(SCALES[name], (first, second), strict=False):
                 write_half(blocks, at, half)
-            assert np.array_equal(
-                bits(dequantize(blocks, name, instructions=path)), bits(expected(blocks, name))
-            )
+            values = dequantize(blocks, name, instructions=path)
+            assert np.array_equal(bits(values), bits(expected(blocks, name)))
 
 
 @every_type
@@ -212,9 +211,7 @@ def test_a_built_library_that_cannot_be_loaded_is_warned_of_and_passed_over(
     assert "make native builds it again" in caplog.text
 
 
-def test_a_named_library_that_cannot_be_used_is_an_error(
-    no_kernels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_library_that_fails_is_an_error(no_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (garbage := no_kernels / "garbage.so").write_bytes(b"no library")
     for named, problem in (
         (no_kernels / "missing.so", r"missing\.so cannot be used"),

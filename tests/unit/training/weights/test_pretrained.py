@@ -80,9 +80,8 @@ def test_the_file_in_the_folder_means_the_same_and_a_home_folder_is_kept_as_it_i
 def test_a_key_on_the_command_line_beats_the_weights(folder: Path, key: str) -> None:
     values = {"rope_type": "llama3", "tie_word_embeddings": "false", "max_position_embeddings": "512"}
     # 12 is a multiple of the 3 key-value heads and 24 of the 6 heads: every combination is possible.
-    value = values.get(
-        key.rpartition(".")[2], "12" if "num_attention" in key else "3" if "num_" in key else "24"
-    )
+    usual = "12" if "num_attention" in key else "3" if "num_" in key else "24"
+    value = values.get(key.rpartition(".")[2], usual)
     found = load(f"model.path={folder}", f"{key}={value}")
     plain: Any = found.config.to_plain()
     for name in key.split("."):
