@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import itertools
+import json
 import logging
 import os
 import pty
@@ -15,16 +16,20 @@ import sys
 import tempfile
 import termios
 import threading
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests import warm_start
 from tests.cases import each_case
 
 from trainyard.command import output, terminal
 from trainyard.command.terminal import INDENT, finished_lines
+from trainyard.command.visible_text import escape_controls, visible_json, visible_line
 
 NOTHING: Mapping[str, str] = {}
 WIDTHS = (40, 80, 120)
@@ -278,3 +283,36 @@ def test_a_log_outlives_the_stderr_it_was_set_up_with(monkeypatch: pytest.Monkey
     before.close()
     logging.getLogger("trainyard.x").info("told")
     assert after.getvalue().endswith("INFO  told\n")
+
+
+PARTS = st.sampled_from(
+    ["::", ":", "##[", "##", "[", "\n", " ", "\t", "\x1b[2J", "\r", "\x9b", "\u202e", "a"]
+)
+HOSTILE_TEXTS = st.lists(PARTS | st.text(max_size=3)).map("".join)
+
+
+@given(HOSTILE_TEXTS)
+@example("x\n::set-output name=proven::true")
+@example("\u00a0::error::x")
+@example("##[##[error]")
+def test_nothing_is_obeyed(text: str) -> None:
+    shown = escape_controls(text)
+    assert not any(unicodedata.category(each) == "Cc" and each not in "\t\n" for each in shown)
+    assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
+    assert "##[" not in shown
+    assert shown.count("\n") == text.count("\n")
+    assert "\n" not in visible_line(text)
+
+
+@given(HOSTILE_TEXTS)
+def test_json_keeps_its_value(text: str) -> None:
+    shown = visible_json(json.dumps({text: [text]}))
+    assert "##[" not in shown
+    assert json.loads(shown) == {text: [text]}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "é ü 漢字 🙂", "a: b::c", "key: ## title", "two\n  lines\tand a tab", "[::1]:80"]
+)
+def test_what_people_write_is_left_as_it_is(text: str) -> None:
+    assert escape_controls(text) == text

@@ -1,17 +1,22 @@
-"""Facts about this machine from the standard library."""
+"""Facts about this machine: the standard library's, records about an end, and EC2's notices."""
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
+from tests.answering import answering
 from tests.cases import each_case
 
+from trainyard.gateways import instance_notices, system_record
 from trainyard.gateways.local_machine import (
     free_bytes,
     has_nvidia_driver,
@@ -21,6 +26,8 @@ from trainyard.gateways.local_machine import (
     measure_path,
     missing_for_compiling,
 )
+from trainyard.gateways.system_record import SystemRecord
+from trainyard.watch.failure_logs.failure_explanation import FailureFacts, explain_logs
 
 
 def test_free_space_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path: Path) -> None:
@@ -179,3 +186,98 @@ def test_a_torch_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatc
     broken = SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: broken)
     assert installed_torch() == (None, None)
+
+
+@pytest.mark.parametrize("file", ["job/memory.events", "memory.events"])
+def test_kills_of_this_cgroup_since_the_start_are_counted(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text("0::/job\n")
+    counter, text = tmp_path / file, "oom 3\noom_kill {}\n"
+    counter.parent.mkdir(exist_ok=True)
+    counter.write_text(text.format(2))
+    monkeypatch.setattr(system_record, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(system_record, "_OWN_CGROUP", tmp_path / "own")
+    record = SystemRecord(())
+    assert record.changes(was_killed=True) == () and record.memory_kills() == 0
+    counter.write_text(text.format(5))
+    assert "ended 3 processes of this cgroup" in record.changes(was_killed=True)[0]
+    counter.unlink()
+    assert record.memory_kills() is None and record.changes(was_killed=True) == ()
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SystemRecord((tmp_path,)).changes(was_killed=True) == (), "nothing happened here"
+    for blocks, inodes, words in ((0, 9, "0.0 MB free"), (9_999, 0, "no inodes"), (9_999, 9, "")):
+        room = type("Room", (), {"f_bavail": blocks, "f_frsize": 4096, "f_files": 9, "f_favail": inodes})
+        monkeypatch.setattr(os, "statvfs", lambda _, room=room: room)
+        found = SystemRecord((tmp_path,)).changes(was_killed=False)
+        assert (words in found[0] and str(tmp_path) in found[0]) if words else found == ()
+
+
+def test_the_kernels_kills_count_only_for_a_program_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xid, out_of_memory = "NVRM: Xid (PCI:0000:44:00)", "Out of memory: Killed process 7"
+    pipe = [f"6,1,99000000,-;{xid}: 79, pid=1", f"6,2,99000001,-;{out_of_memory}"]
+    pipe += [f"6,0,1,-;{xid}: 48, of an earlier hour"]
+
+    def read(_: int, __: int) -> bytes:
+        if not records:
+            raise BlockingIOError
+        return records.pop().encode()
+
+    monkeypatch.setattr(system_record, "_KERNEL_LOG", "/dev/null")
+    monkeypatch.setattr(os, "read", read)
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    for was_killed, count in ((True, 2), (False, 1)):
+        records = list(pipe)
+        assert len(SystemRecord(()).changes(was_killed=was_killed)) == count
+
+
+SPOT = json.dumps({"action": "terminate", "time": "2026-11-29T10:00:00Z"})
+
+
+def events(seconds: float, state: str = "active") -> str:
+    begins = time.strftime("%d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + seconds))
+    return json.dumps([{"NotBefore": begins, "Code": "system-reboot", "State": state}])
+
+
+# What the service has: the spot notice, the events; and how the only sentence begins, empty for none.
+ANSWERS: dict[str, tuple[str | None, str | None, str]] = {
+    "nothing": (None, None, ""),
+    "spot": (SPOT, "[]", "spot interruption notice of EC2: terminate at 2026"),
+    "maintenance now": (None, events(60), "maintenance notice of EC2: system-reboot from"),
+    "maintenance next week": (None, events(600_000), ""),
+    "maintenance that was": (None, events(-60, "completed"), ""),
+    "another format": ("<html>", "[]", ""),
+}
+
+
+def test_each_notice_that_is_due_is_a_fact_and_says_that_a_retry_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, str | None] = {}
+
+    def answer(method: str, path: str, _body: object, headers: Mapping[str, str]) -> tuple[int, bytes | None]:
+        is_known = headers.get("X-aws-ec2-metadata-token") == "secret"
+        text = "secret" if method == "PUT" else given.get(path) if is_known else None
+        return (404, None) if text is None else (200, text.encode())
+
+    vendor = tmp_path / "sys_vendor"
+    vendor.write_text("Amazon EC2\n")
+    monkeypatch.setattr(instance_notices, "_VENDOR", vendor)
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    with answering(answer) as address:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        for name, (spot, planned, begins) in ANSWERS.items():
+            given["/latest/meta-data/spot/instance-action"] = spot
+            given["/latest/meta-data/events/maintenance/scheduled"] = planned
+            found = instance_notices.instance_notices()
+            assert [each.startswith(begins) for each in found] == [True] * bool(begins), name
+            if found:
+                failure = explain_logs([], facts=FailureFacts(137, system=found))
+                assert (str(failure.klass), failure.retry) == ("preempted", "yes"), name
+        given["/latest/meta-data/spot/instance-action"] = SPOT
+        vendor.write_text("Another\n")
+        assert instance_notices.instance_notices() == (), "elsewhere nobody is asked"

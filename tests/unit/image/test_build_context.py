@@ -1,4 +1,4 @@
-"""The files of a context: what is left out, what is refused, and what changes its digest."""
+"""The files and the secrets of a build: what is left out, what is refused, and what changes its digest."""
 
 import hashlib
 import shutil
@@ -22,6 +22,12 @@ from trainyard.gateways.images.context_files import (
     write_archive,
 )
 from trainyard.gateways.process import run_program
+from trainyard.image.building.build_secrets import (
+    BuildSecret,
+    build_variables_of_secrets,
+    parse_secret,
+    require_readable,
+)
 from trainyard.image.context.build_context import content_digest, require_usable
 from trainyard.image.context.context_secrets import secret_by_content, secret_by_name, secret_in
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
@@ -241,3 +247,92 @@ def test_an_installed_package_sends_its_own_library(tmp_path: Path) -> None:
         "buildspec.yml": data / "buildspec.yml",
         "src/trainyard/commands/__init__.py": package / "commands/__init__.py",
     }
+
+
+KEY = "q7Zr4tK9vXw2Lm8Pn3Bd"
+PASSWORD = "s3curePassw0rt"
+
+SECRETS = {
+    ".npmrc": f"//registry.npmjs.org/:_authToken={KEY}",
+    "config/prod.env": f"DB_PASSWORD={PASSWORD}",
+    "docker/config.json": '{"auths": {"ghcr.io": {"auth": "dXNlcjpxN1pyNHRLOXZYdw=="}}}',
+    "kube/config": f"users:\n- user:\n    token: {KEY}\n",
+    "deploy/cluster.yaml": f"users:\n- user:\n    client-key-data: {KEY * 3}\n",
+    "terraform.tfstate": "{}",
+    "pip.conf": f"[global]\nindex-url = https://team:{PASSWORD}@pypi.corp.net/simple",
+    "requirements.txt": f"--index-url https://team:{PASSWORD}@pypi.corp.net/simple\ntorch",
+    "kaggle.json": f'{{"username": "a", "key": "{KEY}"}}',
+    "app/settings.yaml": f"url: postgresql+psycopg://app:{PASSWORD}@db.corp.net/app",
+    "comet.ini": f"[comet]\napi_key = {KEY}",
+}
+INNOCENT = {
+    ".npmrc": "registry=https://registry.npmjs.org/\n//x/:_authToken=${NPM_TOKEN}",
+    "config/prod.env": "LOG_LEVEL=info\nHF_TOKEN=${HF_TOKEN}\nDB_PASSWORD=your_password\n",
+    "docker/config.json": '{"hidden_size": 8}',
+    "kube/config": "users: []\n",
+    "model/config.json": '{"auth": true}',
+    "pip.conf": "[global]\nindex-url = https://pypi.org/simple",
+    "requirements.txt": "--index-url https://${USER}:${PASSWORD}@pypi.corp.net/simple\ntorch",
+    "alembic.ini": "sqlalchemy.url = postgresql://user:password@db/app",
+    "local.yaml": "url: postgresql://postgres:postgres@localhost/app",
+    "docs/setup.md": f"postgresql://app:{PASSWORD}@db.corp.net/app",
+    "comet.ini": "[comet]\nworkspace = team",
+    "prod.env.example": f"DB_PASSWORD={PASSWORD}",
+}
+
+
+def test_a_secret_in_settings_is_found_and_settings_without_one_are_sent() -> None:
+    assert [name for name, text in SECRETS.items() if not secret_in(name, text.encode())] == []
+    assert [name for name, text in INNOCENT.items() if secret_in(name, text.encode())] == []
+
+
+ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf"
+PLACES = {"src": "/run/token", "env": "PIP_TOKEN", "secretsmanager": "trainyard/pip"}
+VALUE = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+"""A value that somebody may give by mistake instead of its place."""
+WRONG = (
+    *("", "pip", "id=", "id=pip,src=", VALUE, f"id=a b,src={VALUE}", f"id=pip,value={VALUE}"),
+    *(f"id=pip,env={VALUE}-", f"id=pip,src=/a,env={VALUE}", f"id=pip,secretsmanager={VALUE} {VALUE}"),
+)
+
+
+def test_a_secret_has_an_id_and_one_place() -> None:
+    for kind, place in PLACES.items():
+        for form in ("id=pip,{}={}", "type=file,id=pip,{}={}", "{}={},id=pip"):
+            assert parse_secret(form.format(kind, place)) == BuildSecret("pip", kind, place)
+    assert parse_secret("id=pip,source=/a") == BuildSecret("pip", "src", "/a")
+    assert parse_secret("id=PIP_TOKEN") == BuildSecret("PIP_TOKEN", "env", "PIP_TOKEN")
+    assert parse_secret(f"id=pip,secretsmanager={ARN}").place == ARN
+
+
+@each_case("text", WRONG)
+def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_secret(text)
+    assert VALUE not in str(refusal.value)
+    assert "id=ID,src=FILE" in str(refusal.value)
+
+
+def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values() -> None:
+    def variables(kind: str, place: str, project: str = "trainyard") -> tuple[dict[str, str], dict[str, str]]:
+        return build_variables_of_secrets([BuildSecret("pip", kind, place)], project=project)
+
+    for place in (PLACES["secretsmanager"], ARN, "trainyard/pip:token"):
+        plain, named = variables("secretsmanager", place)
+        assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
+        assert named == {parse_secret(plain["BUILD_SECRETS"]).place: place}
+        with pytest.raises(ConfigError, match="names begin with lab/"):
+            variables("secretsmanager", place, "lab")
+    for kind in ("src", "env"):
+        with pytest.raises(ConfigError, match="a name that begins with trainyard/"):
+            variables(kind, PLACES[kind])
+
+
+def test_a_builder_on_this_machine_reads_files_and_variables_that_are_set() -> None:
+    require_readable([BuildSecret("pip", "src", "/a"), BuildSecret("hf", "env", "HF")], {"HF": ""})
+    for secret, said in (
+        (BuildSecret("pip", "secretsmanager", "trainyard/pip"), "only a build in AWS"),
+        (BuildSecret("pip", "env", "HF"), "the variable HF is not set"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            require_readable([secret], {})

@@ -1,4 +1,4 @@
-"""The objects that a sync stores, those that it omits, and its messages."""
+"""The objects that a sync stores, those that it omits, its plan and its messages."""
 
 import contextlib
 import errno
@@ -20,17 +20,12 @@ from tests.unit.artifacts.conftest import KEY
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.preview import preview_run
 from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import (
-    AttemptEndedError,
-    ExitCode,
-    RecordError,
-    RunConflictError,
-    ServiceError,
-)
+from trainyard.errors import AttemptEndedError, ExitCode, RecordError, RunConflictError, ServiceError
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.local_store.folder import LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
@@ -388,3 +383,25 @@ def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> 
     found = verify_run(silent, 1, depth=Depth.LISTING).problems
     assert len(found) == 1
     assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")
+
+
+def test_a_plan_sends_only_what_is_new(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    assert preview_run(store, run, None).send == ()
+    make_run(steps=(300,))
+    plan = preview_run(store, run, None)
+    assert {key for key in plan.send if "checkpoint-300" in key} == set(plan.send[:3])
+    assert len(plan.there) == 9
+
+
+def test_a_plan_names_what_is_not_whole(store: Store, make_run: Any) -> None:
+    run = make_run()
+    (run.checkpoint(200) / ".metadata").unlink()
+    assert "checkpoint-200 was not uploaded" in preview_run(store, run, 1).text()
+
+
+def test_a_plan_for_another_runs_number_is_refused(store: Store, make_run: Any) -> None:
+    sync_run(store, make_run(), 1)
+    with pytest.raises(RunConflictError):
+        preview_run(store, make_run("other"), 1)
