@@ -161,9 +161,7 @@ def test_what_is_no_step_is_not_recorded(file: Path, step: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["/dev/full", "/dev/null", "folder", "folder/missing/events", "pipe", "socket" * 90]
 )
-def test_a_file_that_cannot_be_written_is_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_unwritable_file_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setenv("TRAINYARD_EVENTS", str(tmp_path / name))
@@ -233,9 +231,7 @@ def test_threads_write_complete_lines(file: Path) -> None:
     ]
 
 
-def test_a_line_without_its_end_does_not_take_the_next_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_its_end_spares_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "events.jsonl"
     file.write_bytes(b'{"event": "ro')
     monkeypatch.setenv("TRAINYARD_EVENTS", str(file))

@@ -155,9 +155,7 @@ def receiving(number: int) -> Step:
     return step(apply)
 
 
-def test_a_step_that_fails_ends_the_run_with_its_exit_code_and_its_message(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_failing_step_ends_the_run_with_its_code_and_message(capsys: pytest.CaptureFixture[str]) -> None:
     ran: list[str] = []
     last = step(lambda: ran.append("last"))
     with StepRunner() as steps:

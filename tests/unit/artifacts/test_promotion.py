@@ -86,9 +86,7 @@ def test_a_pointer_under_another_name_is_none(store: Store, run: RunDirectory, f
         read_promotion(store, "production")
 
 
-def test_a_name_that_was_taken_back_is_nobodys_until_it_is_given_again(
-    store: Store, run: RunDirectory
-) -> None:
+def test_a_name_taken_back_is_nobodys_until_given_again(store: Store, run: RunDirectory) -> None:
     first = give(store, "production", 100)
     give(store, "best", 100)
     gone = withdraw(store, "production", by="bob")
@@ -184,9 +182,7 @@ def test_its_own_manifest_that_is_gone_is_enough(race: Callable[..., str], folde
     assert GONE in race((folder / "run-1/checkpoint-200/manifest.json").unlink, had=300)
 
 
-def test_a_name_that_somebody_moves_meanwhile_stays_with_what_it_was_moved_to(
-    race: Callable[..., str], store: Store
-) -> None:
+def test_a_name_that_is_moved_meanwhile_stays_where_it_is(race: Callable[..., str], store: Store) -> None:
     def move() -> None:
         remove(store, keep_every=100_000)
         give(store, "best", 300, by="eve")

@@ -112,9 +112,7 @@ def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded, 
 
 
 @pytest.mark.parametrize("given", ["hf", "hf:key"])
-def test_the_secret_of_the_token_is_looked_for_beside_the_other(
-    given: str, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_both_secrets_are_looked_for(given: str, recorded: Recorded, tmp_path: Path) -> None:
     def found() -> dict[str, str]:
         return errors_of_job(recorded, tmp_path, secrets=token_variable(given), secret_environment="store")
 
@@ -152,9 +150,7 @@ MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")
 
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_access_modes_against_the_number_of_nodes(
-    mode: str, nodes: int, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_access_modes_and_number_of_nodes(mode: str, nodes: int, recorded: Recorded, tmp_path: Path) -> None:
     with_storage(modes=(mode,))(recorded.state, plain_eks())
     found = errors(recorded, tmp_path, "--num-nodes", str(nodes), "--volume", "checkpoints")
     usable = mode == "ReadWriteMany" or (nodes == 1 and mode.startswith("ReadWriteOnce"))
@@ -287,9 +283,7 @@ def serve_trainjobs(recorded: Recorded) -> None:
     put(recorded.state, runtimes, {"metadata": {"name": "torch-distributed"}})
 
 
-def test_an_operator_outside_the_cluster_is_not_missing_with_the_namespace(
-    recorded: Recorded, tmp_path: Path
-) -> None:
+def test_an_operator_outside_is_not_missing_with_the_namespace(recorded: Recorded, tmp_path: Path) -> None:
     """Its webhook answers a dry run in the namespace, which is missing here."""
     serve_trainjobs(recorded)
     no_namespace(recorded.state, plain_eks())

@@ -275,9 +275,7 @@ class Interrupted(io.FileIO):
         return super().write(data)  # type: ignore[arg-type]
 
 
-def test_a_signal_in_the_middle_of_a_line_breaks_neither_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_signal_within_a_line_breaks_no_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with (
         Interrupted(tmp_path / "log", "w") as file,
         io.TextIOWrapper(io.BufferedWriter(file), line_buffering=True) as stream,

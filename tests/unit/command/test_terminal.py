@@ -164,9 +164,7 @@ def test_a_live_line_leaves_only_what_was_written_and_the_final_line(columns: in
     [({"NO_COLOR": "1"}, False, True), ({"CI": "true"}, False, False)],
     ids=["NO_COLOR", "CI"],
 )
-def test_what_a_terminal_cannot_or_shall_not_do_is_left_out(
-    variables: dict[str, str], escapes: bool, live: bool
-) -> None:
+def test_a_terminal_is_sent_what_it_can_show(variables: dict[str, str], escapes: bool, live: bool) -> None:
     written, _ = on_a_terminal(SHOWS, 80, variables=variables)
     assert ("\x1b[32mok" in written) == escapes
     assert ("\r\x1b[2K" in written) == live
@@ -259,9 +257,7 @@ def test_what_is_shown_follows_the_terminal_and_the_environment(
     assert terminal.shows_colours() == (not no_color and not dumb)
 
 
-def test_the_width_is_what_the_environment_says_else_what_the_terminal_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_width_is_the_environments_else_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     with os.fdopen(theirs, "w") as stream, open(os.devnull, "w") as nowhere:  # noqa: PTH123 - not a file

@@ -22,9 +22,7 @@ def test_a_region_that_is_none_is_refused_with_the_option_that_names_one(region:
     assert ".;" not in str(caught.value)
 
 
-def test_a_profile_that_is_not_there_is_named_and_not_called_a_region(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_profile_is_named_and_not_called_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nope")
     with pytest.raises(ConfigError, match=r"nope.*AWS_PROFILE") as caught:
         AwsAccount("us-west-2")

@@ -182,9 +182,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_wrong_variables_are_named_before_anything_is_requested(
-    identity: GitHubIdentity, in_step: Callable[..., None]
-) -> None:
+def test_wrong_variables_are_named_first(identity: GitHubIdentity, in_step: Callable[..., None]) -> None:
     for variables, words in WRONG:
         in_step(**variables)
         for sign in CLIENTS.values():
@@ -239,9 +237,7 @@ def test_without_a_role_nothing_changes(
     assert identity.calls == []
 
 
-def test_credentials_are_refreshed_before_they_expire_and_once_for_all_threads(
-    in_step: Callable[..., None],
-) -> None:
+def test_credentials_are_refreshed_early_and_once_for_all_threads(in_step: Callable[..., None]) -> None:
     with github_identity(life=600) as identity:  # less than the 15 minutes in which botocore refreshes
         in_step(identity)
         credentials = aws_session.botocore_session().get_credentials()

@@ -77,9 +77,7 @@ def test_text_cannot_end_its_annotation(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "::notice::done\n"
 
 
-def test_problems_are_shown_at_their_file_and_line_and_the_rest_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_problems_are_shown_at_their_line_and_the_rest_together(capsys: pytest.CaptureFixture[str]) -> None:
     annotate_problems("a.yaml:14: training.max_step: unknown: 5%\n1 error. Nothing was started.", ACTIONS)
     assert capsys.readouterr().err == "::error file=a.yaml,line=14::training.max_step: unknown: 5%25\n"
     annotate_problems("target: no\nuse another", ACTIONS)
@@ -104,9 +102,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         set_output("a", "b", {"GITHUB_OUTPUT": str(tmp_path / "missing/output")})
 
 
-def test_an_error_is_shown_in_summary_output_and_annotation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_shown_in_all_three_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
     refused = TrainyardError("corpus/: no text was found\nnext: set data.train_path")
     with (
@@ -123,9 +119,7 @@ def test_an_error_is_shown_in_summary_output_and_annotation(
     assert not (tmp_path / "none").exists()
 
 
-def test_a_step_is_told_outputs_summary_and_error_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_summary_and_error_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
     there["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary")
     report_step({"job": "llama"}, "### Failed", error=("llama: Failed", "rank 3"), environment=there)

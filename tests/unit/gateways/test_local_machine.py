@@ -44,9 +44,7 @@ def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     assert measure_path(tmp_path / "missing") == 0
 
 
-def test_of_two_versions_the_one_counts_that_an_import_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_counts_that_an_import_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in ("2.0", "1.0"):
         info = tmp_path / version / "Some_Thing-1.dist-info/METADATA"
         info.parent.mkdir(parents=True)

@@ -319,9 +319,7 @@ def test_all_files_together_have_no_more_parts_in_flight_than_the_memory_holds(
         upload.abort()
 
 
-def test_an_object_that_is_read_in_order_comes_in_eight_ranges_at_a_time(
-    store: S3Store, server: SlowServer
-) -> None:
+def test_an_object_in_order_comes_in_eight_ranges_at_a_time(store: S3Store, server: SlowServer) -> None:
     server.content = os.urandom(RANGE_BYTES * 2) * 8 + b"end"
     found = b"".join(bytes(piece) for piece in store.stream("k", 0, len(server.content)))
     assert found == server.content
@@ -336,9 +334,7 @@ def test_a_reading_that_is_given_up_gives_its_memory_back(store: S3Store, server
     assert store._ranges._value == RANGES_IN_MEMORY
 
 
-def test_small_files_go_by_as_many_connections_as_there_are_threads(
-    store: S3Store, server: SlowServer, tmp_path: Path
-) -> None:
+def test_small_files_use_a_connection_per_thread(store: S3Store, server: SlowServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1234")
     server.wanted = FILES_AT_ONCE
     uploads = [store.stage(tmp_path / "file", f"k{number}", metadata={}) for number in range(100)]
@@ -347,9 +343,7 @@ def test_small_files_go_by_as_many_connections_as_there_are_threads(
     assert server.most == FILES_AT_ONCE == 32
 
 
-def test_readings_that_fail_leave_their_memory_to_those_that_wait(
-    store: S3Store, server: SlowServer, tmp_path: Path
-) -> None:
+def test_failed_readings_leave_memory_to_others(store: S3Store, server: SlowServer, tmp_path: Path) -> None:
     """A caller that keeps the exception keeps its traceback, and with it the values in use there."""
     server.content, server.wanted = bytes(RANGE_BYTES * 10), 1
     entries = {PurePosixPath(name): ManifestObject(name, RANGE_BYTES * 10, "0" * 64) for name in "abc"}

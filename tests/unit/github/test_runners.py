@@ -176,9 +176,7 @@ def notes(tmp_path: Path) -> list[str]:
     return (tmp_path / "notes").read_text().splitlines()
 
 
-def test_the_first_run_registers_the_runner_and_a_second_only_starts_it(
-    run: Run, archive: Path, tmp_path: Path
-) -> None:
+def test_the_first_run_registers_and_a_second_only_starts_it(run: Run, archive: Path, tmp_path: Path) -> None:
     store = str(tmp_path / "a store")
     command = command_of(archive, store)
     done = run(command)
@@ -357,9 +355,7 @@ def test_a_run_that_failed_or_was_cancelled_is_not_resumed() -> None:
     ("by", "resumed"), [("octocat", 0), ("github-actions-fan", 0), ("github-actions[bot]", 1)]
 )
 @pytest.mark.parametrize("word", ["canceled", "Cancelled"])
-def test_a_cancelled_run_is_not_resumed_even_if_its_runner_was_shut_down(
-    by: str, resumed: int, word: str
-) -> None:
+def test_a_cancelled_run_is_not_resumed_even_if_its_runner_ended(by: str, resumed: int, word: str) -> None:
     github = dead_run(conclusion="cancelled")
     github.lists["/check-runs/70/annotations"].append({"message": f"The run was {word} by @{by}."})
     assert len(runner_watchdog.find_dead_runs(github, "training_ci.yml", now=NOW)) == resumed

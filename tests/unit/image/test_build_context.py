@@ -157,9 +157,7 @@ INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
         ([hashed("ab", "1"), hashed("", "2")], INPUTS),
     ],
 )
-def test_every_change_of_what_goes_in_changes_the_digest(
-    files: list[HashedFile], inputs: dict[str, str]
-) -> None:
+def test_every_change_of_content_changes_the_digest(files: list[HashedFile], inputs: dict[str, str]) -> None:
     assert content_digest(files, inputs) != content_digest(BASE, INPUTS)
     assert content_digest(files[::-1], inputs) == content_digest(files, inputs), "their order is none"
 
@@ -187,9 +185,7 @@ def test_only_what_git_tracks_is_listed(repository: Path) -> None:
     assert [f.name for f in list_files(repository / "sub")] == ["run.sh"]
 
 
-def test_a_folder_that_git_does_not_track_gives_nothing_and_a_broken_repository_is_not_guessed(
-    repository: Path,
-) -> None:
+def test_an_untracked_folder_gives_nothing_and_a_broken_repository_an_error(repository: Path) -> None:
     (repository / "new").mkdir()
     (repository / "new" / "secret").write_text("x")
     assert list_files(repository / "new") == []
@@ -205,9 +201,7 @@ def test_a_folder_outside_git_is_listed_without_its_environments(tmp_path: Path)
     assert sorted(f.name for f in list_files(tmp_path)) == ["a.py", "b/c.py"]
 
 
-def test_an_archive_is_the_same_bytes_wherever_and_whenever_it_is_made(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_an_archive_has_the_same_bytes_at_all_times_and_places(repository: Path, tmp_path: Path) -> None:
     sources = {file.name: repository / file.name for file in list_files(repository)}
     first = write_archive(sources, tmp_path / "one.zip")
     time.sleep(0.01)

@@ -233,9 +233,7 @@ def index(name: str, version: str, python: str) -> Mapping[str, str] | str:
         (layers(*(found(f"app/{number}") for number in range(9))), False, "and 4 more"),
     ],
 )
-def test_what_was_published_and_not_changed_is_no_secret(
-    read: LayerFiles, ok: bool | None, says: str
-) -> None:
+def test_what_was_published_unchanged_is_no_secret(read: LayerFiles, ok: bool | None, says: str) -> None:
     answer = judge_layers(read, index, {})
     assert (answer.ok, says in answer.says) == (ok, True), answer.says
 

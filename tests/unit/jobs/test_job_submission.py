@@ -201,9 +201,7 @@ def test_a_namespace_that_is_not_named_is_the_default_one(cluster: MemoryCluster
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 500])
-def test_every_refusal_of_a_dry_run_is_told_and_nothing_is_changed(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_every_refusal_of_a_dry_run_is_told_and_nothing_changes(cluster: MemoryCluster, status: int) -> None:
     cluster.fault("PATCH", PATHS[2], status, message="admission webhook\n says  no")
     told = refusals(Api(cluster.access()), [SHARED, *PARTS, body("Widget", version="example.com/v1"), JOB])
     assert told == [

@@ -109,9 +109,7 @@ def variables_of_actors(made: JobSpec) -> dict[str, str]:
 @each_case("given", [{}, {"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/tmp/nccl.%h"}])
 @each_case("nodes", [1, 2])
 @each_case("kind", ["rayjob", "raycluster"])
-def test_processes_of_ray_on_all_nodes_keep_nccls_log_in_the_run_directory(
-    kind: str, nodes: int, given: dict[str, str]
-) -> None:
+def test_ray_keeps_nccls_logs_in_the_run_directory(kind: str, nodes: int, given: dict[str, str]) -> None:
     made = plan_job(recipe_config("verl"), request(kind=kind, nodes=nodes, environment=given))
     variables = variables_of_actors(made)
     log = {name: value for name, value in variables.items() if name.startswith("NCCL_")}

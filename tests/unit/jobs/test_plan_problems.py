@@ -97,9 +97,7 @@ NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
 
 @each_case("command", [(), OWN], ids=["trainer", "own"])
 @each_case("name", EFA)
-def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
-    name: str, command: tuple[str, ...]
-) -> None:
+def test_pods_without_efa_are_refused_unless_tcp_is_asked_for(name: str, command: tuple[str, ...]) -> None:
     whole = room_of_type(name)
     assert whole is not None
     place: dict[str, Any] = {"instance_type": name, "nodes": 4, "command": command}

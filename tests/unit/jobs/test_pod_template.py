@@ -220,9 +220,7 @@ def restarted(bodies: list[dict[str, Any]], code: int) -> bool:
 @each_case("kind", [kind for kind in KINDS if kind != "hyperpod"])
 @each_case("nodes", [1, 4])
 @each_case("claim", ["fsx", ""])
-def test_the_exit_codes_that_a_restart_cannot_help_are_final_for_every_operator(
-    kind: str, nodes: int, claim: str
-) -> None:
+def test_exit_codes_that_no_restart_helps_are_final_everywhere(kind: str, nodes: int, claim: str) -> None:
     """The operator of HyperPodPyTorchJob is not published, so nothing is claimed of it."""
     apart = () if claim else ("checkpointing.shared=false", "artifacts.store=s3://runs/phase2")
     if apart and KINDS[kind].on_ray and nodes > 1:

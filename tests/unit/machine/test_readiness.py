@@ -97,9 +97,7 @@ FAILED, DEGRADED, UNKNOWN, UNUSED, OK = (each for each in Severity if each is no
 
 
 @each_case("states", list(product((FAILED, DEGRADED, UNKNOWN, UNUSED, OK), repeat=2)))
-def test_only_what_failed_makes_it_not_ready_and_every_other_state_is_counted(
-    states: tuple[Severity, Severity],
-) -> None:
+def test_only_what_failed_makes_it_not_ready_all_are_counted(states: tuple[Severity, Severity]) -> None:
     items = [Finding(str(index), state, "f", "do it", "a") for index, state in enumerate(states)]
     assert is_ready(items) is (FAILED not in states)
     text = conclusion(items)

@@ -97,9 +97,7 @@ def test_a_damaged_record_belongs_to_nobody_we_know(store: Store, folder: Path) 
 
 
 @pytest.mark.parametrize("run_id", ["..", "a/../../b", "grün", "a b%2F", "a" * 128])
-def test_an_id_is_the_name_of_one_object_whatever_it_contains(
-    store: Store, folder: Path, run_id: str
-) -> None:
+def test_an_id_names_one_object_whatever_it_contains(store: Store, folder: Path, run_id: str) -> None:
     assert claim(store, run_id) == claim(store, run_id) == 1
     assert len(list((folder / "ids").iterdir())) == 1
 
@@ -266,9 +264,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_linked_record_is_neither_stored_nor_compared(
-    store: Store, run: RunDirectory, tmp_path: Path, name: str
-) -> None:
+def test_a_linked_record_is_left_out(store: Store, run: RunDirectory, tmp_path: Path, name: str) -> None:
     (run.path / name).rename(tmp_path / "elsewhere")
     (run.path / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DamagedFileError, match=f"{name}: a symbolic link"):
@@ -281,9 +277,7 @@ def test_a_linked_record_is_neither_stored_nor_compared(
 
 
 @pytest.mark.parametrize("linked", ["checkpoints", "checkpoints/step-00000200"])
-def test_a_linked_folder_of_checkpoints_is_neither(
-    store: Store, make_run: Any, tmp_path: Path, linked: str
-) -> None:
+def test_linked_checkpoints_are_left_out(store: Store, make_run: Any, tmp_path: Path, linked: str) -> None:
     directory = make_run()
     (directory.path / linked).rename(tmp_path / "elsewhere")
     (directory.path / linked).symlink_to(tmp_path / "elsewhere")

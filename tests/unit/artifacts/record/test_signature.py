@@ -109,9 +109,7 @@ def test_a_store_that_gives_one_manifest_to_use_and_another_to_check_is_noticed(
         restore(TwoFaced(folder), Selection(1), tmp_path / "back", verifier=KeyVerifier(pair.public))
 
 
-def test_a_copy_of_the_store_holds_with_model_signings_own_tool(
-    signed: Any, store: Store, folder: Path, pair: Pair
-) -> None:
+def test_model_signings_tool_verifies_a_copy(signed: Any, store: Store, folder: Path, pair: Pair) -> None:
     from model_signing import verifying
 
     signature = folder / signature_key(1, sha256_of_file(folder / MANIFEST))

@@ -124,9 +124,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_after_a_failure_nothing_begins_and_nothing_is_at_work(
-    pool: ThreadPoolExecutor, error: type[BaseException]
-) -> None:
+def test_after_a_failure_no_thread_is_at_work(pool: ThreadPoolExecutor, error: type[BaseException]) -> None:
     begun, ended, at_work = list[int](), list[int](), threading.Barrier(2)
 
     def item(number: int) -> None:

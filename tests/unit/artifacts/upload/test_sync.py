@@ -46,9 +46,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_everything_of_a_run_is_stored_where_the_layout_says(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_all_of_a_run_is_stored_where_the_layout_says(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     (run.logs / "rank").mkdir()
     (run.logs / "rank" / "0.log").write_text("step 1")
@@ -65,9 +63,7 @@ def test_everything_of_a_run_is_stored_where_the_layout_says(
     assert (report.sent, report.skipped, report.problems) == (12, 0, ())
 
 
-def test_the_manifest_lists_every_object_and_where_the_run_came_from(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_the_manifest_lists_each_object_and_provenance(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     write_outcome(run.run_file, {"status": "succeeded", "steps": 200})
     sync_run(store, run, 4)
@@ -140,9 +136,7 @@ def test_a_checkpoint_damaged_after_it_was_stored_stays_as_it_was_stored(store: 
     assert verify_run(store, 1, depth=Depth.FULL).ok
 
 
-def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_what_is_lost_in_both_places_stays_named(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     sync_run(store, run, None)
     shutil.rmtree(run.checkpoint(100))

@@ -346,9 +346,7 @@ def test_a_number_of_another_run_is_taken(store: Store, stored: RunDirectory) ->
 
 
 @pytest.mark.parametrize("way", ["a byte", "a byte and the manifest", "no manifest"])
-def test_a_damaged_copy_on_disk_is_told_from_a_damaged_store(
-    store: Store, stored: RunDirectory, way: str
-) -> None:
+def test_a_damaged_disk_is_told_from_a_damaged_store(store: Store, stored: RunDirectory, way: str) -> None:
     path = stored.checkpoint(20)
     if way == "no manifest":
         (path / "manifest.json").unlink()
@@ -364,9 +362,7 @@ def test_a_damaged_copy_on_disk_is_told_from_a_damaged_store(
     assert found.damaged == (path,)
 
 
-def test_a_store_that_does_not_answer_may_answer_later(
-    stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_store_may_answer_later(stored: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_ACCESS_KEY_ID": "a",

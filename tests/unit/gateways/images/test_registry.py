@@ -115,9 +115,7 @@ def test_the_images_of_an_index_are_those_without_attestations(server: Server, r
     assert alone.image_digests == [one]
 
 
-def test_the_login_is_in_no_command_line_and_no_file_that_stays(
-    install: Install, server: Server, tmp_path: Path
-) -> None:
+def test_the_login_is_in_no_command_and_no_file(install: Install, server: Server, tmp_path: Path) -> None:
     install("oras")
     hold(server)
     Registry(Login(server.host, "AWS", "password")).digest_of("team/image", "1")

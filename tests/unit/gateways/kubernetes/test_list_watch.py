@@ -173,9 +173,7 @@ def test_credentials_that_are_refused_for_a_while_are_tried_again(watched: Any) 
     assert seen.words(1) == ["LISTED a"]
 
 
-def test_a_connection_that_is_dead_without_a_word_is_noticed(
-    watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_died_silently_is_noticed(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_watch, "_SILENCE", 0.3)
     after = Answer(events=[event("ADDED", "b", "11")])
     seen = watched(Script([listed("a")], [Answer(silent=20), after, QUIET]))

@@ -176,9 +176,7 @@ def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call
 
 
 @pytest.mark.parametrize("status", [status for status in (*WRITES, 404, 409) if status > 0])
-def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_a_job_whose_workload_runs_is_not_recorded_as_cancelled(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
     hold(cluster, "one", "two")
     cluster.fault("PATCH", "/workloads/one", status)
@@ -287,9 +285,7 @@ def test_parts_that_may_not_be_seen_are_not_ours(cluster: MemoryCluster) -> None
 
 
 @pytest.mark.parametrize("status", READS)
-def test_nothing_is_deleted_where_it_is_not_known_what_belongs_to_the_job(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_nothing_is_deleted_where_the_parts_are_not_known(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
     cluster.fault("GET", f"{SPACE}/configmaps", status)
     with pytest.raises(READS[status]):
@@ -317,9 +313,7 @@ def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryClu
 
 
 @pytest.mark.parametrize(("state", "running"), [("Running", True), ("Failed", True), ("Created", False)])
-def test_a_job_that_may_still_write_is_not_submitted_anew(
-    cluster: MemoryCluster, state: str, running: bool
-) -> None:
+def test_a_job_that_may_write_is_not_resubmitted(cluster: MemoryCluster, state: str, running: bool) -> None:
     plant(cluster, state, running=running)
     with pytest.raises(ConfigError, match="delete it"):
         changing(cluster).resubmission()

@@ -99,9 +99,7 @@ LOST = "Rank 0 lost another process of this run, which died or hung (Connection 
 
 
 @pytest.mark.parametrize("says_why", [True, False])
-def test_the_pod_that_was_lost_to_the_others_is_waited_for(
-    says_why: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pod_that_others_lost_is_waited_for(says_why: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_follower, "_LAST_SECONDS", 0.1)
     monkeypatch.setattr(job_view, "_OBSERVE_SECONDS", 0.2)
     monkeypatch.setattr(job_follower, "_OTHERS_SECONDS", 20.0 if says_why else 1.0)

@@ -65,9 +65,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
-def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
-    server: ExecServer, volume: Path, tmp_path: Path
-) -> None:
+def test_a_copy_has_bytes_digests_and_tracker(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     done = copied(server, tmp_path / "out")
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
     assert done.sha256 == shapes.digests(volume / "global_step_5") and len(done.sha256) == 8
@@ -131,9 +129,7 @@ def test_a_checkpoint_that_changes_or_goes_is_told(server: ExecServer, volume: P
         copied(server, tmp_path / "out", checkpoint)
 
 
-def test_a_file_that_is_not_what_our_manifest_says_is_refused(
-    server: ExecServer, volume: Path, tmp_path: Path
-) -> None:
+def test_a_file_other_than_our_manifests_is_refused(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     folder = shapes.ours(volume / "run", 9)
     state = folder / "state.json"
     state.write_text(state.read_text().replace("9", "8"))
@@ -238,9 +234,7 @@ def helped(server: ExecServer, statuses: list[Json], monkeypatch: pytest.MonkeyP
     }
 
 
-def test_a_helper_is_made_and_removed_whatever_happens(
-    server: ExecServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_is_made_and_always_removed(server: ExecServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
     helped(server, [{}, waits, {"phase": "Running"}], monkeypatch)
     assert listed(server, claim="fsx", image="train:1") == ["global_step_5"]

@@ -133,9 +133,7 @@ def test_an_alert_that_lasts_is_a_trouble_beside_the_events(new_run: Callable[[]
     assert (alert["rule"], alert["since"]) == ("loss-spike", last["time"] + 1)
 
 
-def test_an_alert_of_a_run_that_has_ended_is_over_and_stays_in_its_reports(
-    new_run: Callable[[], Any],
-) -> None:
+def test_an_alert_of_an_ended_run_is_over_and_stays_in_its_reports(new_run: Callable[[], Any]) -> None:
     run = new_run().train()
     rows = [json.loads(line) for line in run.layout.metrics_file.read_text().splitlines()]
     rows[-1]["loss"] = "inf"
@@ -158,9 +156,7 @@ NewRun = Callable[[], Any]
         ("interrupted", "stopped", "interrupted"),
     ],
 )
-def test_the_end_of_a_run_is_named_by_how_it_ended(
-    new_run: NewRun, event: str, status: str, words: str
-) -> None:
+def test_a_runs_end_is_named_by_how_it_ended(new_run: NewRun, event: str, status: str, words: str) -> None:
     run = new_run().train(40)
     append_event(run.layout.events_file, event, step=40, status=status, reason="why", time=START + 50)
     facts = read_facts(run.path)
@@ -320,9 +316,7 @@ def test_the_summary_shows_the_changes_and_never_the_whole_configuration(new_run
     assert "The configuration has not changed since the last green run, a\\_\\<b\\>." in text
 
 
-def test_the_summary_links_to_commit_workflow_run_and_artifacts(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_links_to_commit_run_and_files(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run().train().succeed().prove()
     record = read_run(run.layout.run_file)
     record["ci"] = {

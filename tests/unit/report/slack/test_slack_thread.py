@@ -156,9 +156,7 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> SlackEvent:
     return event
 
 
-def test_a_registered_event_has_a_message_and_a_place_in_the_thread(
-    paused: SlackEvent, new_run: Callable[[], Any]
-) -> None:
+def test_a_registered_event_has_a_message_and_a_place(paused: SlackEvent, new_run: Callable[[], Any]) -> None:
     facts = read_facts(new_run().train(100).path)
     message = slack_message(paused, facts, AROUND)
     assert "paused at step 100 of 600 (the queue is full)" in message.text

@@ -255,9 +255,7 @@ def test_work_of_two_seconds_is_not_logged(caplog: pytest.LogCaptureFixture) -> 
     assert log_lines(caplog, 2) == []
 
 
-def test_long_work_is_logged_every_ten_seconds_and_later_at_least_every_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_long_work_is_logged_each_ten_seconds_and_later_each_minute(caplog: pytest.LogCaptureFixture) -> None:
     moments = [moment for moment, _ in log_lines(caplog, 3600)]
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     assert moments[0] == 2.0

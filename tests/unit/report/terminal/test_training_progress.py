@@ -31,9 +31,7 @@ def test_important_events_become_sentences_and_others_nothing() -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_degraded_network_is_a_warning_on_terminal_and_log(
-    caplog: pytest.LogCaptureFixture, live: bool
-) -> None:
+def test_a_degraded_network_is_a_warning_everywhere(caplog: pytest.LogCaptureFixture, live: bool) -> None:
     ProgressDisplay(live=live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "network: TCP between machines")
