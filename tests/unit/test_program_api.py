@@ -210,10 +210,7 @@ def test_a_checkpoint_is_recorded_with_its_files(
     trainyard.checkpoint(tmp_path / "missing", step=6)
     facts = (3, (inner / "a.pt").stat().st_mtime_ns)
     found = [(e.path, e.files) for e in events_of(file) if isinstance(e, WrittenCheckpoint)]
-    assert found == [
-        (tmp_path / "step-4", {"optimizer/a.pt": facts}),
-        (inner / "a.pt", {"a.pt": facts}),
-    ]
+    assert found == [(tmp_path / "step-4", {"optimizer/a.pt": facts}), (inner / "a.pt", {"a.pt": facts})]
 
 
 def test_threads_write_complete_lines(file: Path) -> None:

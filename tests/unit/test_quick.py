@@ -69,11 +69,7 @@ def test_quick_skips_what_starts_a_process(tmp_path: Path, options: list[str], o
     own = ["--basetemp", str(tmp_path / "own"), "--rootdir", str(tmp_path), str(tmp_path)]
     chosen = "test" if "--quick" in options else "slow"
     ran = subprocess.run(
-        [*line, chosen, *own],
-        cwd=REPOSITORY_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*line, chosen, *own], cwd=REPOSITORY_ROOT, capture_output=True, text=True, check=False
     )
     assert outcome in ran.stdout, ran.stdout
 

@@ -263,9 +263,7 @@ def test_a_refresh_that_fails_ends_what_uses_the_credentials_only_shortly_before
             session_token(credentials)
 
 
-def test_credentials_that_have_expired_already_are_no_answer(
-    in_step: Callable[..., None],
-) -> None:
+def test_credentials_that_have_expired_already_are_no_answer(in_step: Callable[..., None]) -> None:
     with github_identity(life=-5) as identity:
         in_step(identity)
         with pytest.raises(ServiceError, match="expired already"):

@@ -129,15 +129,7 @@ def test_an_answer_without_processes_names_none() -> None:
 
 @each_case(
     ("chosen", "pids"),
-    [
-        (None, [1, 2]),
-        ("0", [1]),
-        ("1,0", [1, 2]),
-        ("GPU-bb", [2]),
-        ("", []),
-        ("-1", []),
-        ("MIG-bbbb", []),
-    ],
+    [(None, [1, 2]), ("0", [1]), ("1,0", [1, 2]), ("GPU-bb", [2]), ("", []), ("-1", []), ("MIG-bbbb", [])],
 )
 def test_only_processes_on_the_gpus_of_this_environment_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str | None, pids: list[int]

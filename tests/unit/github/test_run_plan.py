@@ -57,10 +57,7 @@ def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
 def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config) -> None:
     fresh = plan_run(smoke, variables={"GITHUB_EVENT_NAME": "push"})
     assert [(each.what, each.command) for each in fresh.missing_settings] == [
-        (
-            "where to train",
-            """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'""",
-        ),
+        ("where to train", """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'"""),
         ("where to store", "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX"),
     ]
     assert (fresh.trains, fresh.is_refused) == (False, False)
@@ -210,9 +207,7 @@ def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, word
     assert list(overrides_in(again)) == words
 
 
-def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_own(
-    smoke: Config,
-) -> None:
+def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_own(smoke: Config) -> None:
     def queue(segment: Segment = FIRST, **variables: str) -> str:
         return str(plan_run(smoke, segment, STORE | variables).job_plan()["queue"])
 

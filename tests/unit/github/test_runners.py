@@ -193,10 +193,7 @@ def test_the_first_run_registers_and_a_second_only_starts_it(run: Run, archive: 
     ]
     assert not (Path(folder) / "runner.tar.gz").exists()
     again = run(command)
-    assert (again.returncode, notes(tmp_path)[6:]) == (
-        0,
-        [f"install -d -o runner {folder}", "svc start "],
-    )
+    assert (again.returncode, notes(tmp_path)[6:]) == (0, [f"install -d -o runner {folder}", "svc start "])
 
 
 def test_a_download_with_a_wrong_checksum_is_not_unpacked(run: Run, archive: Path, tmp_path: Path) -> None:

@@ -52,19 +52,8 @@ def test_what_belongs_to_another_run_is_refused_with_whose_it_is_and_what_to_do(
     claim(store, "a", 5)
     before = {found.key for found in store.list_objects("")}
     refused = {
-        ("b", KEY, 5): (
-            "number 5",
-            "belongs to run a; this is run b",
-            "--run-number 6",
-            "auto",
-        ),
-        ("a", OTHER_KEY, 5): (
-            "The id a",
-            "another run",
-            "stored as run 5",
-            "TRAINYARD_RUN_ID",
-            "--resume",
-        ),
+        ("b", KEY, 5): ("number 5", "belongs to run a; this is run b", "--run-number 6", "auto"),
+        ("a", OTHER_KEY, 5): ("The id a", "another run", "stored as run 5", "TRAINYARD_RUN_ID", "--resume"),
         ("a", OTHER_KEY, 6): ("The id a", "another run", "run 5"),
         ("a", OTHER_KEY, None): ("The id a", "another run", "run 5"),
         ("a", "", None): ("The id a", "another run", "run 5"),

@@ -55,10 +55,7 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
 
 def test_the_number_of_another_run_is_refused(stored: RunDirectory, store: Store, tmp_path: Path) -> None:
     other = ResumeRequest(
-        RunDirectory(tmp_path / "other" / "gh-1"),
-        *("gh-1", "auto", store.url, 1),
-        segment=2,
-        may_fetch=True,
+        RunDirectory(tmp_path / "other" / "gh-1"), *("gh-1", "auto", store.url, 1), segment=2, may_fetch=True
     )
     with pytest.raises(VerificationError, match="nothing to resume from"):
         fetch_resume_source(other, open_store)

@@ -54,11 +54,7 @@ def build(builder: LocalBuilder, home: Path, plan: Plan | None = None, cache: st
 @each_case("answers", [True, False])
 @each_case("wanted", ["", *NAMES])
 def test_docker_is_taken_where_its_daemon_answers_else_buildah(
-    present: tuple[str, ...],
-    answers: bool,
-    wanted: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    present: tuple[str, ...], answers: bool, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in present:

@@ -106,10 +106,7 @@ def test_no_text_of_a_cluster_ends_a_cell_or_becomes_markup() -> None:
     }
     rows = [line for line in verdict_markdown(data(hostile)).splitlines() if "error-1" in line]
     evidence = r"a \| b \| c \`x\` \<script\> \[l\](u) \*b\* \_i\_ \\ \@team \&"
-    assert rows == [
-        f"| ❌ | error-1 | {evidence} | \\<b\\>\\|\\</b\\> |",
-        f"| ❌ | error-1 | {evidence} |",
-    ]
+    assert rows == [f"| ❌ | error-1 | {evidence} | \\<b\\>\\|\\</b\\> |", f"| ❌ | error-1 | {evidence} |"]
 
 
 def test_an_annotation_names_the_first_error_only() -> None:

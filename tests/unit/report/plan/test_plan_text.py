@@ -79,9 +79,7 @@ def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., di
     assert text[-1].startswith("No change is enough: ")
 
 
-def test_a_sharded_plan_shows_its_devices(
-    plan: Callable[..., dict[str, Any]],
-) -> None:
+def test_a_sharded_plan_shows_its_devices(plan: Callable[..., dict[str, Any]]) -> None:
     data = plan("training_configuration", "compute.strategy=fsdp", "training.batch_size=2", on="g6.xlarge")
     data["device"]["devices_used"], data["run"]["shards"] = 8, 8
     text = plan_text_lines(data)

@@ -135,9 +135,7 @@ def test_offline_records_of_wandb_can_be_uploaded(new_run: NewRun) -> None:
     )
 
 
-def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(
-    new_run: NewRun,
-) -> None:
+def test_an_unproven_run_gets_its_end_its_last_checkpoint_and_the_next_command(new_run: NewRun) -> None:
     run = new_run().train(110).end("stopped", 75, "Stopped at step 110 of 600: the deadline is near.")
     lines = list(closing_lines(read_facts(run.path)))
     assert [phase for phase, _, _ in lines] == ["not proven", "checkpoint", "report", "next"]

@@ -125,9 +125,7 @@ def test_the_first_step_shows_compiling_and_a_hang_ends_the_live_line() -> None:
     assert display.line(79) == ""
 
 
-def test_a_log_reports_a_long_step_first_after_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_log_reports_a_long_step_first_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
     clock = Clock()
     display = ProgressDisplay(live=False, clock=clock)
