@@ -16,32 +16,23 @@ import pytest
 from tests.answering import answering
 from tests.cases import each_case
 
-from trainyard.gateways import instance_notices, system_record
-from trainyard.gateways.local_machine import (
-    free_bytes,
-    has_nvidia_driver,
-    installed_torch,
-    installed_versions,
-    main_memory,
-    measure_path,
-    missing_for_compiling,
-)
+from trainyard.gateways import instance_notices, local_machine, system_record
 from trainyard.gateways.system_record import SystemRecord
 from trainyard.watch.failure_logs.failure_explanation import FailureFacts, explain_logs
 
 
 def test_free_space_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path: Path) -> None:
     wanted = shutil.disk_usage(tmp_path).free
-    assert abs(free_bytes(tmp_path / "not" / "yet") - wanted) < 1_000_000_000
+    assert abs(local_machine.free_bytes(tmp_path / "not" / "yet") - wanted) < 1_000_000_000
 
 
 def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a").write_bytes(b"x" * 10)
     (tmp_path / "deep" / "b").write_bytes(b"x" * 5)
-    assert measure_path(tmp_path) == 15
-    assert measure_path(tmp_path / "a") == 10
-    assert measure_path(tmp_path / "missing") == 0
+    assert local_machine.measure_path(tmp_path) == 15
+    assert local_machine.measure_path(tmp_path / "a") == 10
+    assert local_machine.measure_path(tmp_path / "missing") == 0
 
 
 def test_the_version_counts_that_an_import_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +41,7 @@ def test_the_version_counts_that_an_import_finds(tmp_path: Path, monkeypatch: py
         info.parent.mkdir(parents=True)
         info.write_text(f"Metadata-Version: 2.1\nName: Some_Thing\nVersion: {version}\n")
         monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / version)])
-    assert installed_versions()["some-thing"] == "2.0"
+    assert local_machine.installed_versions()["some-thing"] == "2.0"
 
 
 def test_a_compiler_is_searched_for_as_torch_does(tmp_path: Path) -> None:
@@ -69,16 +60,16 @@ def test_a_compiler_is_searched_for_as_torch_does(tmp_path: Path) -> None:
         (folder / there).write_text("#!/bin/sh\n")
         (folder / there).chmod(0o755)
         environment = {"PATH": str(folder)} | ({} if asked is None else {"CC": asked, "CXX": asked})
-        found = missing_for_compiling(on_gpu=on_gpu, environment=environment)
+        found = local_machine.missing_for_compiling(on_gpu=on_gpu, environment=environment)
         assert [name for name in found if "headers" not in name] == missing
 
 
 def test_a_python_without_headers_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    [*_, headers] = missing_for_compiling(on_gpu=True)
+    [*_, headers] = local_machine.missing_for_compiling(on_gpu=True)
     assert headers == f"Python's headers ({tmp_path / 'Python.h'})"
     (tmp_path / "Python.h").touch()
-    assert not [name for name in missing_for_compiling(on_gpu=True) if "headers" in name]
+    assert not [name for name in local_machine.missing_for_compiling(on_gpu=True) if "headers" in name]
 
 
 GB = 10**9
@@ -105,14 +96,14 @@ def group(root: Path, path: str, **numbers: int | str) -> None:
 
 def test_a_machine_without_control_groups_has_the_kernels_figures(tmp_path: Path) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
-    found = main_memory(tmp_path)
+    found = local_machine.main_memory(tmp_path)
     assert found.total_bytes == pytest.approx(64 * GB, abs=1024)
     assert found.available_bytes == pytest.approx(50 * GB, abs=1024)
     assert found.swap_bytes == pytest.approx(8 * GB, abs=1024)
 
 
 def test_without_proc_all_memory_counts_as_available(tmp_path: Path) -> None:
-    found = main_memory(tmp_path)
+    found = local_machine.main_memory(tmp_path)
     everything = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert (found.total_bytes, found.available_bytes, found.swap_bytes) == (everything, everything, 0)
 
@@ -129,7 +120,7 @@ def test_any_group_up_to_the_root_can_have_the_tightest_limit(
         group(tmp_path, path)
     more = {} if limit is None else {"limit": limit}
     group(tmp_path, limited, usage=3 * GB, caches=2 * GB, **more)
-    found = main_memory(tmp_path)
+    found = local_machine.main_memory(tmp_path)
     inside = PurePosixPath(limited) in (PurePosixPath(own), *PurePosixPath(own).parents)
     binds = inside and limit == 4 * GB
     assert found.total_bytes == pytest.approx(4 * GB if binds else 64 * GB, abs=1024)
@@ -140,7 +131,7 @@ def test_inside_a_container_the_path_in_proc_may_be_the_hosts(tmp_path: Path) ->
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text("0::/docker/of-the-host\n")
     group(tmp_path, "/", limit=2 * GB, usage=5 * GB)
-    found = main_memory(tmp_path)
+    found = local_machine.main_memory(tmp_path)
     assert (found.total_bytes, found.available_bytes) == (2 * GB, 0)
 
 
@@ -149,20 +140,20 @@ def test_swap_is_limited_by_the_control_group(tmp_path: Path, most: int | str, u
     meminfo(tmp_path, total=64 * GB, available=50 * GB, swap=8 * GB)
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     group(tmp_path, "/", limit=4 * GB, swap_max=most, swap_used=used)
-    assert main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
+    assert local_machine.main_memory(tmp_path).swap_bytes == pytest.approx(free, abs=1024)
 
 
 @each_case("text", ["", "nonsense", "0", "0:", "0::", "::::", "1:memory", "\ufffd\n\n"])
 def test_malformed_files_of_the_kernel_are_ignored(tmp_path: Path, text: str) -> None:
     meminfo(tmp_path, total=64 * GB, available=50 * GB)
     (tmp_path / "proc/self/cgroup").write_text(text)
-    assert main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
+    assert local_machine.main_memory(tmp_path).total_bytes == pytest.approx(64 * GB, abs=1024)
 
 
 def test_a_driver_is_found_by_its_device(tmp_path: Path) -> None:
     for name in ("null", "nvidiactl", "nvidia0", "dxg"):
         (tmp_path / name).touch()
-        assert has_nvidia_driver(tmp_path) is (name != "null")
+        assert local_machine.has_nvidia_driver(tmp_path) is (name != "null")
         (tmp_path / name).unlink()
 
 
@@ -180,10 +171,10 @@ def test_the_version_of_torch_is_read_without_importing_it() -> None:
 
 def test_a_torch_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert installed_torch() == (None, None)
+    assert local_machine.installed_torch() == (None, None)
     broken = SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: broken)
-    assert installed_torch() == (None, None)
+    assert local_machine.installed_torch() == (None, None)
 
 
 @pytest.mark.parametrize("file", ["job/memory.events", "memory.events"])

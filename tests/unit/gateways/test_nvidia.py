@@ -13,18 +13,8 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.errors import ConfigError, WaitTimeoutError
-from trainyard.gateways import gpu_lock
+from trainyard.gateways import gpu_lock, nvidia
 from trainyard.gateways.gpu_lock import with_gpu_lock
-from trainyard.gateways.nvidia import (
-    ComputeProcess,
-    NvidiaAnswer,
-    gpu_sampler,
-    processes_here,
-    query_compute_processes,
-    query_gpus,
-    read_compute_processes,
-    visible_gpus,
-)
 
 
 def say(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +30,7 @@ RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "nvidia" / "h200-5
 
 def test_no_nvidia_smi_means_no_gpu_and_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert query_gpus() == NvidiaAnswer((), None)
+    assert nvidia.query_gpus() == nvidia.NvidiaAnswer((), None)
 
 
 @each_case(
@@ -59,7 +49,7 @@ def test_the_drivers_answer_is_read_or_is_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, code: int, trouble: str | None
 ) -> None:
     say(tmp_path, f"sed '{change}' '{RECORDED / 'q.xml'}'; exit {code}", monkeypatch)
-    answer = query_gpus()
+    answer = nvidia.query_gpus()
     assert (answer.trouble or "").startswith(trouble or "") and bool(answer.trouble) == bool(trouble)
     found = [(gpu.name, gpu.driver, gpu.memory_total_bytes) for gpu in answer.gpus]
     assert found == ([] if trouble else [("NVIDIA H200", "580.159.04", 143771 << 20)])
@@ -68,7 +58,7 @@ def test_the_drivers_answer_is_read_or_is_trouble(
 @pytest.mark.process
 def test_the_sampler_returns_the_drivers_last_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, "echo '94, 72'", monkeypatch)
-    sample = gpu_sampler(seconds=0.01)
+    sample = nvidia.gpu_sampler(seconds=0.01)
     expected = {"gpu_utilization_percent": 94.0, "gpu_temperature_celsius": 72.0}
     assert wait_for(lambda: sample() == expected)
     say(tmp_path, "echo '[N/A], ERR!'", monkeypatch)
@@ -86,16 +76,16 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 
 def test_cuda_visible_devices_decides_how_many_gpus_there_are() -> None:
     counts = {"0": 1, "0,1, 2": 3, "": 0, "-1": 0, "0,-1,1": 1, "MIG-a,MIG-b": 2, "2,,3": 1}
-    assert {chosen: visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) for chosen in counts} == counts
+    assert {chosen: nvidia.visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) for chosen in counts} == counts
 
 
 def test_without_nvidia_smi_the_device_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert visible_gpus({}, devices=tmp_path) == 3
+    assert nvidia.visible_gpus({}, devices=tmp_path) == 3
     say(tmp_path, f"cat '{RECORDED / 'q.xml'}'", monkeypatch)
-    assert visible_gpus({}, devices=tmp_path) == 1
+    assert nvidia.visible_gpus({}, devices=tmp_path) == 1
 
 
 def test_the_processes_of_a_machine_follow_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +98,10 @@ def test_the_processes_of_a_machine_follow_its_gpus(monkeypatch: pytest.MonkeyPa
         ("gpu", "0,1", False, 2),
     ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-        assert processes_here(asked, on_cpu=on_cpu) == count
+        assert nvidia.processes_here(asked, on_cpu=on_cpu) == count
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match="shows none"):
-        processes_here("gpu", on_cpu=False)
+        nvidia.processes_here("gpu", on_cpu=False)
 
 
 @each_case("name", ["python3", "/opt/a, b/python", "[Not Found]"])
@@ -119,12 +109,12 @@ def test_the_processes_of_a_machine_follow_its_gpus(monkeypatch: pytest.MonkeyPa
 def test_each_form_of_a_row_is_read(name: str, memory: str) -> None:
     size = 12 << 20 if memory == "12" else None
     row = f"4711, {name}, {memory}, GPU-1"
-    assert read_compute_processes(f"{row}\n\n") == (ComputeProcess(4711, name, size, "GPU-1"),)
+    assert nvidia.read_compute_processes(f"{row}\n\n") == (nvidia.ComputeProcess(4711, name, size, "GPU-1"),)
 
 
 def test_an_answer_without_processes_names_none() -> None:
     for text in ("", "No running processes found", "NVIDIA H100, 580.65.06, 81559, 34", "ERR!, 1", "12"):
-        assert read_compute_processes(text) == ()
+        assert nvidia.read_compute_processes(text) == ()
 
 
 @each_case(
@@ -138,7 +128,7 @@ def test_only_processes_on_the_gpus_of_this_environment_count(
     known = "echo 0, GPU-aaaa; echo 1, GPU-bbbb"
     say(tmp_path, f'case "$1" in *compute-apps*) {answers} ;; *) {known} ;; esac', monkeypatch)
     environment = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-    assert [each.pid for each in query_compute_processes(environment)] == pids
+    assert [each.pid for each in nvidia.query_compute_processes(environment)] == pids
 
 
 def hold(path: Path, held: Event, free: Event) -> None:

@@ -11,16 +11,7 @@ from tests.cases import each_case
 from tests.git_repository import git
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.images.context_files import (
-    LISTING,
-    FileOnDisk,
-    HashedFile,
-    copy_files,
-    hash_files,
-    list_files,
-    tool_files,
-    write_archive,
-)
+from trainyard.gateways.images import context_files
 from trainyard.gateways.process import run_program
 from trainyard.image.building.build_secrets import (
     BuildSecret,
@@ -33,12 +24,12 @@ from trainyard.image.context.context_secrets import secret_by_content, secret_by
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 
 
-def listed(name: str, size: int = 1) -> FileOnDisk:
-    return FileOnDisk(name, size, "file")
+def listed(name: str, size: int = 1) -> context_files.FileOnDisk:
+    return context_files.FileOnDisk(name, size, "file")
 
 
-def hashed(name: str, digit: str) -> HashedFile:
-    return HashedFile(name, "file", digit * 64, None)
+def hashed(name: str, digit: str) -> context_files.HashedFile:
+    return context_files.HashedFile(name, "file", digit * 64, None)
 
 
 @each_case(
@@ -105,7 +96,7 @@ def test_a_text_of_any_usual_size_is_examined_to_its_last_byte_and_a_binary_is_n
     token = b"ghp" + b"_" + b"a1B" * 12
     for head, secret in ((b"", "a token of GitHub"), (b"x\n" * 2**20, "a token of GitHub"), (b"\0", None)):
         (tmp_path / "a").write_bytes(content := head + token + b"\n")
-        (read,) = hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
+        (read,) = context_files.hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
         assert (read.sha256, read.secret) == (hashlib.sha256(content).hexdigest(), secret)
 
 
@@ -123,7 +114,7 @@ CONTENTS = {
 def test_a_secret_is_known_by_its_content_and_never_repeated(tmp_path: Path) -> None:
     for kind, content in CONTENTS.items():
         (tmp_path / "notes.txt").write_bytes(content)
-        read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
+        read = context_files.hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
         assert secret_in("notes.txt", content) and read[0].secret, kind
         assert content[-10:].decode() not in read[0].secret
     for content in (
@@ -157,7 +148,9 @@ INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
         ([hashed("ab", "1"), hashed("", "2")], INPUTS),
     ],
 )
-def test_every_change_of_content_changes_the_digest(files: list[HashedFile], inputs: dict[str, str]) -> None:
+def test_every_change_of_content_changes_the_digest(
+    files: list[context_files.HashedFile], inputs: dict[str, str]
+) -> None:
     assert content_digest(files, inputs) != content_digest(BASE, INPUTS)
     assert content_digest(files[::-1], inputs) == content_digest(files, inputs), "their order is none"
 
@@ -177,57 +170,57 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_only_what_git_tracks_is_listed(repository: Path) -> None:
-    assert [(f.name, f.mode) for f in list_files(repository)] == [
+    assert [(f.name, f.mode) for f in context_files.list_files(repository)] == [
         ("Dockerfile", "file"),
         ("link", "link"),
         ("sub/run.sh", "executable"),
     ]
-    assert [f.name for f in list_files(repository / "sub")] == ["run.sh"]
+    assert [f.name for f in context_files.list_files(repository / "sub")] == ["run.sh"]
 
 
 def test_an_untracked_folder_gives_nothing_and_a_broken_repository_an_error(repository: Path) -> None:
     (repository / "new").mkdir()
     (repository / "new" / "secret").write_text("x")
-    assert list_files(repository / "new") == []
+    assert context_files.list_files(repository / "new") == []
     (repository / ".git" / "HEAD").write_text("broken")
     with pytest.raises(ConfigError, match="nothing is sent"):
-        list_files(repository)
+        context_files.list_files(repository)
 
 
 def test_a_folder_outside_git_is_listed_without_its_environments(tmp_path: Path) -> None:
     for name in ("a.py", ".venv/x", "node_modules/y", "__pycache__/z", "b/c.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert sorted(f.name for f in list_files(tmp_path)) == ["a.py", "b/c.py"]
+    assert sorted(f.name for f in context_files.list_files(tmp_path)) == ["a.py", "b/c.py"]
 
 
 def test_an_archive_has_the_same_bytes_at_all_times_and_places(repository: Path, tmp_path: Path) -> None:
-    sources = {file.name: repository / file.name for file in list_files(repository)}
-    first = write_archive(sources, tmp_path / "one.zip")
+    sources = {file.name: repository / file.name for file in context_files.list_files(repository)}
+    first = context_files.write_archive(sources, tmp_path / "one.zip")
     time.sleep(0.01)
     for path in sources.values():
         path.touch()
-    copy_files(sources, tmp_path / "copy")
+    context_files.copy_files(sources, tmp_path / "copy")
     again = {name: tmp_path / "copy" / name for name in sources}
-    assert write_archive(again, tmp_path / "two.zip") == first
+    assert context_files.write_archive(again, tmp_path / "two.zip") == first
 
 
 @pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not here")
 def test_an_unpacked_archive_is_the_context_it_was_made_of(repository: Path, tmp_path: Path) -> None:
     """CodeBuild installs an environment beside the files, and has no git: the listing names the files."""
-    sources = {file.name: repository / file.name for file in list_files(repository)}
-    write_archive(sources, tmp_path / "one.zip")
+    sources = {file.name: repository / file.name for file in context_files.list_files(repository)}
+    context_files.write_archive(sources, tmp_path / "one.zip")
     assert run_program(["unzip", "-q", "one.zip", "-d", "src"], seconds=20, cwd=tmp_path).ok
     (tmp_path / "src" / ".uv").mkdir()
     (tmp_path / "src" / ".uv" / "huge").write_text("not of the context")
-    assert list_files(tmp_path / "src") == list_files(repository)
-    assert [f.name for f in list_files(tmp_path / "src" / "sub")] == ["run.sh"]
-    assert (tmp_path / "src" / LISTING).is_file()
+    assert context_files.list_files(tmp_path / "src") == context_files.list_files(repository)
+    assert [f.name for f in context_files.list_files(tmp_path / "src" / "sub")] == ["run.sh"]
+    assert (tmp_path / "src" / context_files.LISTING).is_file()
 
 
 def test_the_scripts_go_with_every_source() -> None:
     root = Path(__file__).resolve().parents[3]
-    names = set(tool_files(root, root / "src/trainyard"))
+    names = set(context_files.tool_files(root, root / "src/trainyard"))
     assert {"buildspec.yml", "Makefile", "scripts/build_image.py", "requirements-training.txt"} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
 
@@ -237,7 +230,7 @@ def test_an_installed_package_sends_its_own_library(tmp_path: Path) -> None:
     for file in (data / "buildspec.yml", data / "skills/x/SKILL.md", package / "commands/__init__.py"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    assert tool_files(data, package) == {
+    assert context_files.tool_files(data, package) == {
         "buildspec.yml": data / "buildspec.yml",
         "src/trainyard/commands/__init__.py": package / "commands/__init__.py",
     }

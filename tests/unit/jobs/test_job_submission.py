@@ -11,16 +11,8 @@ import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE, MemoryCluster
 from tests.unit.jobs.plans import instance_for, plan, pod_specs
 
+from trainyard import errors
 from trainyard.cluster import server_side_apply
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    PermissionRefusedError,
-    ServiceError,
-    ServiceTroubleError,
-    TrainyardError,
-    WaitTimeoutError,
-)
 from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_kind import JobKind, Manifests
@@ -40,18 +32,18 @@ PATHS = [
     f"{SPACE}/services/llama",
     f"{JOBS}/llama",
 ]
-REFUSALS: dict[int, type[TrainyardError]] = {
-    401: CredentialsRefusedError,
-    403: PermissionRefusedError,
-    409: ServiceError,
-    410: ServiceError,
-    422: ServiceError,
-    429: ServiceError,
-    500: ServiceError,
-    404: WaitTimeoutError,
-    503: WaitTimeoutError,
-    CUT_BEFORE: ServiceTroubleError,
-    CUT_AFTER: ServiceTroubleError,
+REFUSALS: dict[int, type[errors.TrainyardError]] = {
+    401: errors.CredentialsRefusedError,
+    403: errors.PermissionRefusedError,
+    409: errors.ServiceError,
+    410: errors.ServiceError,
+    422: errors.ServiceError,
+    429: errors.ServiceError,
+    500: errors.ServiceError,
+    404: errors.WaitTimeoutError,
+    503: errors.WaitTimeoutError,
+    CUT_BEFORE: errors.ServiceTroubleError,
+    CUT_AFTER: errors.ServiceTroubleError,
 }
 """404 and 503 mean that the kind is not served yet."""
 
@@ -145,28 +137,28 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCl
     submitted(cluster)
     assert_whole(cluster)
     cluster.fault("PATCH", PATHS[3], 403, message=denied)
-    with pytest.raises(PermissionRefusedError, match="must be created before"):
+    with pytest.raises(errors.PermissionRefusedError, match="must be created before"):
         submitted(cluster)
 
 
 def test_a_kind_that_is_not_served_is_named(cluster: MemoryCluster) -> None:
     del cluster.served["/apis/kubeflow.org/v1"]
     with pytest.raises(
-        WaitTimeoutError, match=r"PyTorchJob/llama: the cluster does not serve kubeflow\.org/v1"
+        errors.WaitTimeoutError, match=r"PyTorchJob/llama: the cluster does not serve kubeflow\.org/v1"
     ):
         submitted(cluster)
 
 
 def test_a_namespace_that_is_not_there_is_not_waited_for(cluster: MemoryCluster) -> None:
     cluster.fault("PATCH", PATHS[0], 404, message='namespaces "team" not found')
-    with pytest.raises(ServiceError, match='namespaces "team" not found'):
+    with pytest.raises(errors.ServiceError, match='namespaces "team" not found'):
         submitted(cluster)
     assert len(cluster.changes()) == 1
 
 
 def test_a_field_of_somebody_else_is_not_overwritten(cluster: MemoryCluster) -> None:
     cluster.put(PATHS[1], {**PARTS[0], "data": {"train.py": "theirs"}})
-    with pytest.raises(ServiceError, match=r"ConfigMap/llama was refused \(409\).*\.data\.train\.py"):
+    with pytest.raises(errors.ServiceError, match=r"ConfigMap/llama was refused \(409\).*\.data\.train\.py"):
         submitted(cluster)
     assert cluster.objects[PATHS[1]]["data"] == {"train.py": "theirs"}
     assert PATHS[3] not in cluster.objects
@@ -185,7 +177,7 @@ def test_what_the_cluster_has_is_found_by_kind_and_name(cluster: MemoryCluster) 
 @pytest.mark.parametrize("status", [401, 403, 422, 410])
 def test_a_refusal_to_look_is_an_error_and_not_nothing(cluster: MemoryCluster, status: int) -> None:
     cluster.fault("GET", PATHS[3], status)
-    with pytest.raises(ServiceError):
+    with pytest.raises(errors.ServiceError):
         find(Api(cluster.access()), JOB)
 
 
@@ -214,7 +206,7 @@ def test_every_refusal_of_a_dry_run_is_told_and_nothing_changes(cluster: MemoryC
 
 def test_a_dry_run_with_credentials_that_have_run_out_says_so(cluster: MemoryCluster) -> None:
     cluster.fault("PATCH", PATHS[2], 401)
-    with pytest.raises(CredentialsRefusedError, match="renew the credentials"):
+    with pytest.raises(errors.CredentialsRefusedError, match="renew the credentials"):
         refusals(Api(cluster.access()), PARTS)
 
 
@@ -372,7 +364,7 @@ def test_a_plan_that_cannot_be_read_is_left_as_it_is(plan: str) -> None:
 def test_a_job_is_suspended_where_its_kind_has_the_field(kind: JobKind) -> None:
     raw = job(kind.name, {"shutdownAfterJobFinishes": True})
     if kind.name == "hyperpod":
-        with pytest.raises(ConfigError, match="delete"):
+        with pytest.raises(errors.ConfigError, match="delete"):
             kind.suspension(raw)
         return
     patch = kind.suspension(raw)
@@ -384,7 +376,7 @@ def test_a_job_is_suspended_where_its_kind_has_the_field(kind: JobKind) -> None:
     "spec", [{}, {"shutdownAfterJobFinishes": True, "clusterSelector": {"ray.io/cluster": "x"}}]
 )
 def test_a_rayjob_that_kuberay_would_refuse_to_suspend_is_left_alone(spec: Json) -> None:
-    with pytest.raises(ConfigError, match="delete"):
+    with pytest.raises(errors.ConfigError, match="delete"):
         find_kind("rayjob").suspension(job("rayjob", spec))
 
 

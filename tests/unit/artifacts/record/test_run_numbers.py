@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.artifacts.conftest import KEY as RUN_KEY
 
+from trainyard.artifacts.record import run_numbers
 from trainyard.artifacts.record.manifest import RunManifest, manifest_bytes, parse_run_manifest
-from trainyard.artifacts.record.run_numbers import (
-    begin_attempt,
-    claim_run,
-    missing_run,
-    newest_attempt,
-    number_of_run,
-    parse_run_number,
-    stored_claim,
-    used_numbers,
-)
 from trainyard.artifacts.record.statement import restate
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -45,7 +36,7 @@ KEY, OTHER_KEY = "5" * 32, "a" * 32
 
 
 def claim(store: Store, run_id: str, wanted: int | None = None, *, key: str = KEY, attempt: int = 1) -> int:
-    return claim_run(store, run_id=run_id, key=key, wanted=wanted, attempt=attempt).number
+    return run_numbers.claim_run(store, run_id=run_id, key=key, wanted=wanted, attempt=attempt).number
 
 
 def test_what_belongs_to_another_run_is_refused_with_whose_it_is_and_what_to_do(store: Store) -> None:
@@ -82,7 +73,7 @@ def test_a_damaged_record_belongs_to_nobody_we_know(store: Store, folder: Path) 
         record.write_bytes(whole)
     by_id.write_bytes(whole_id.replace(b'"a"', b'"b"'))
     with pytest.raises(VerificationError, match="is the record of run b"):
-        stored_claim(store, "a")
+        run_numbers.stored_claim(store, "a")
 
 
 @pytest.mark.parametrize("run_id", ["..", "a/../../b", "grün", "a b%2F", "a" * 128])
@@ -92,17 +83,17 @@ def test_an_id_names_one_object_whatever_it_contains(store: Store, folder: Path,
 
 
 def test_an_attempt_begins_once_and_ends_those_before_it(store: Store) -> None:
-    first = claim_run(store, run_id="a", key=KEY, wanted=None)
-    assert (first.attempt, newest_attempt(store, 1)) == (1, 1)
-    begin_attempt(store, first, 2)
-    assert newest_attempt(store, 1) == 2
+    first = run_numbers.claim_run(store, run_id="a", key=KEY, wanted=None)
+    assert (first.attempt, run_numbers.newest_attempt(store, 1)) == (1, 1)
+    run_numbers.begin_attempt(store, first, 2)
+    assert run_numbers.newest_attempt(store, 1) == 2
     with pytest.raises(RunConflictError, match="attempt 2 has started"):
-        begin_attempt(store, first, 2)
+        run_numbers.begin_attempt(store, first, 2)
     assert claim(store, "a", attempt=2) == 1
     with pytest.raises(RunConflictError, match=r"attempt 2 has started .* this is attempt 1\. Nothing more"):
         claim(store, "a", attempt=1)
-    begin_attempt(store, first, 10)
-    assert newest_attempt(store, 1) == 10
+    run_numbers.begin_attempt(store, first, 10)
+    assert run_numbers.newest_attempt(store, 1) == 10
 
 
 class ForgetfulStore(LocalStore):
@@ -130,9 +121,9 @@ class LostAnswers(LocalStore):
 
 def test_a_claim_whose_response_was_lost_holds(folder: Path) -> None:
     store = LostAnswers(folder)
-    first = claim_run(store, run_id="a", key=KEY, wanted=None)
-    begin_attempt(store, first, 2)
-    assert (first.number, newest_attempt(store, 1)) == (1, 2)
+    first = run_numbers.claim_run(store, run_id="a", key=KEY, wanted=None)
+    run_numbers.begin_attempt(store, first, 2)
+    assert (first.number, run_numbers.newest_attempt(store, 1)) == (1, 2)
 
 
 class RacedStore(LocalStore):
@@ -163,10 +154,13 @@ def test_a_claim_that_was_interrupted_goes_on_with_its_number_or_the_next(folder
     for run_id in ("a", "b"):
         with pytest.raises(KeyboardInterrupt):
             claim(InterruptedStore(folder), run_id)
-        assert (stored_claim(store, run_id), number_of_run(store, run_id)) == (None, None)
+        assert (run_numbers.stored_claim(store, run_id), run_numbers.number_of_run(store, run_id)) == (
+            None,
+            None,
+        )
     assert claim(store, "a") == 1
     assert claim(store, "b") == 2  # its id named 1, too
-    assert (number_of_run(store, "a"), number_of_run(store, "b")) == (1, 2)
+    assert (run_numbers.number_of_run(store, "a"), run_numbers.number_of_run(store, "b")) == (1, 2)
     with pytest.raises(NumberTakenError, match="The id b"):
         claim(store, "b", key=OTHER_KEY)
 
@@ -187,13 +181,13 @@ def test_two_processes_of_one_run_have_one_number(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "1.0", "one", "", "١", "9" * 5000, "x" * 300])
 def test_what_is_no_run_number_is_a_usage_error_and_said_briefly(text: str) -> None:
     with pytest.raises(ConfigError, match="neither a whole number above 0 nor auto") as error:
-        parse_run_number(text)
+        run_numbers.parse_run_number(text)
     assert len(str(error.value)) < 200
 
 
 def test_auto_is_no_number() -> None:
-    assert parse_run_number("auto") is None
-    assert parse_run_number("812") == 812
+    assert run_numbers.parse_run_number("auto") is None
+    assert run_numbers.parse_run_number("812") == 812
 
 
 MANIFEST = "manifests/run-1-manifest.json"
@@ -240,7 +234,7 @@ def test_a_follower_that_ended_before_the_run_leaves_it_unstored(
     store: Store, make_run: Any, tmp_path: Path
 ) -> None:
     directory = make_run()
-    claim_run(store, run_id="run-run", key=RUN_KEY, wanted=1)
+    run_numbers.claim_run(store, run_id="run-run", key=RUN_KEY, wanted=1)
     running = RunningRun(store, directory, 1)
     while running.store_newest() is not None:
         pass
@@ -316,11 +310,13 @@ def test_only_what_was_read_is_called_equal_on_disk(store: Store, run: RunDirect
 
 
 def test_an_empty_store_and_one_with_many_runs(store: Store, make_run: Any) -> None:
-    assert "which holds no run" in missing_run(store, 7, [])
-    assert "it has … 91, 92, 93, 94, 95, 96, 97, 98, 99 and 100." in missing_run(store, 7, [*range(20, 101)])
-    message = missing_run(store, 7, [1, 2, 50])
+    assert "which holds no run" in run_numbers.missing_run(store, 7, [])
+    assert "it has … 91, 92, 93, 94, 95, 96, 97, 98, 99 and 100." in run_numbers.missing_run(
+        store, 7, [*range(20, 101)]
+    )
+    message = run_numbers.missing_run(store, 7, [1, 2, 50])
     assert message.startswith(f"Run 7 is not in {store.url}; it has 1, 2 and 50. ")
     assert message.endswith(f"store ls --store {store.url} lists them.")
-    assert used_numbers(store) == []
+    assert run_numbers.used_numbers(store) == []
     sync_run(store, make_run(), 3)
-    assert verify_run(store, 7, depth=Depth.LISTING).problems == (missing_run(store, 7, [3]),)
+    assert verify_run(store, 7, depth=Depth.LISTING).problems == (run_numbers.missing_run(store, 7, [3]),)

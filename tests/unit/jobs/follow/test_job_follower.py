@@ -10,15 +10,7 @@ from tests.unit.gateways.kubernetes.memory_cluster import CUT_BEFORE, MemoryClus
 from tests.unit.gateways.kubernetes.scripted import Answer, Script, serving
 from tests.unit.jobs.state.shapes import condition, ended, job, pod, running, terminated, waiting
 
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    ExitCode,
-    PermissionRefusedError,
-    ServiceError,
-    ServiceTroubleError,
-    WaitTimeoutError,
-)
+from trainyard import errors
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_follower, job_view
 from trainyard.jobs.follow.job_follower import follow_job
@@ -133,11 +125,11 @@ def test_a_job_that_is_gone_after_a_gap_is_unknown_whoever_has_its_name(is_there
     after_gap = list_of(other) if is_there_another else list_of()
     jobs = Script([list_of(says("Running")), after_gap], [Answer(events=[gone]), QUIET])
     state = followed(jobs, Script([list_of(*running())], [QUIET]))
-    assert (state.state, state.exit_code) == (State.UNKNOWN, ExitCode.NO)
+    assert (state.state, state.exit_code) == (State.UNKNOWN, errors.ExitCode.NO)
 
 
 def test_a_job_that_was_never_there_is_said_to_be_missing() -> None:
-    with pytest.raises(ConfigError, match="no PyTorchJob job"):
+    with pytest.raises(errors.ConfigError, match="no PyTorchJob job"):
         followed(Script([list_of()], [QUIET]), Script([list_of()], [QUIET]))
 
 
@@ -145,7 +137,7 @@ def test_time_that_runs_out_ends_with_the_last_state() -> None:
     state = followed(
         Script([list_of(says("Running"))], [QUIET]), Script([list_of(*running())], [QUIET]), seconds=0.8
     )
-    assert (state.state, state.exit_code) == (State.RUNNING, ExitCode.TIMED_OUT)
+    assert (state.state, state.exit_code) == (State.RUNNING, errors.ExitCode.TIMED_OUT)
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -173,12 +165,13 @@ def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(remove
 
 def test_a_cluster_that_shows_nothing_is_not_waited_for_longer() -> None:
     away = Script([Answer(status=503)])
-    with pytest.raises(WaitTimeoutError, match="showed nothing of job"):
+    with pytest.raises(errors.WaitTimeoutError, match="showed nothing of job"):
         followed(away, Script([list_of()], [QUIET]), seconds=1.0)
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(403, PermissionRefusedError), (404, ServiceError), (400, ServiceError)]
+    ("status", "error"),
+    [(403, errors.PermissionRefusedError), (404, errors.ServiceError), (400, errors.ServiceError)],
 )
 def test_a_job_that_may_not_be_watched_is_refused(status: int, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -192,15 +185,15 @@ def test_without_the_right_to_see_pods_the_job_is_judged_by_its_status() -> None
     assert (state.state, state.failure.failure_class) == (State.FAILED, FailureClass.UNKNOWN)
 
 
-REFUSALS: dict[int, type[ServiceError]] = {
-    400: ServiceError,
-    401: CredentialsRefusedError,
-    403: PermissionRefusedError,
-    404: ServiceError,
-    410: ServiceError,
-    429: ServiceTroubleError,
-    500: ServiceTroubleError,
-    CUT_BEFORE: ServiceTroubleError,
+REFUSALS: dict[int, type[errors.ServiceError]] = {
+    400: errors.ServiceError,
+    401: errors.CredentialsRefusedError,
+    403: errors.PermissionRefusedError,
+    404: errors.ServiceError,
+    410: errors.ServiceError,
+    429: errors.ServiceTroubleError,
+    500: errors.ServiceTroubleError,
+    CUT_BEFORE: errors.ServiceTroubleError,
 }
 FIRST = ContainerLog("a", "uid-of-a", "pytorch", 0)
 

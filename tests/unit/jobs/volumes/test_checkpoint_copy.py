@@ -16,14 +16,8 @@ from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.job_reader import FoundJob
 from trainyard.jobs.job_spec import Program
 from trainyard.jobs.kinds import KINDS, find_kind
-from trainyard.jobs.volumes import checkpoint_copy, helper_pod
+from trainyard.jobs.volumes import checkpoint_copy, checkpoint_search, helper_pod
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
-from trainyard.jobs.volumes.checkpoint_search import (
-    CheckpointFolder,
-    job_checkpoint_folder,
-    newest_step_on_claim,
-    open_found_folder,
-)
 from trainyard.jobs.volumes.place import Place
 from trainyard.jobs.volumes.volume_source import VolumeSource
 from trainyard.programs.checkpoints.checkpoint_formats import FoundCheckpoint, find_checkpoints
@@ -186,8 +180,10 @@ def pods(*found: Json) -> Json:
 
 
 def listed(server: ExecServer, *, image: str = "", seconds: float = 300.0, **where: Any) -> list[str]:
-    folder = CheckpointFolder(namespace="team", **where)
-    with open_found_folder(Api(server.access()), folder, image=image, seconds=seconds) as there:
+    folder = checkpoint_search.CheckpointFolder(namespace="team", **where)
+    with checkpoint_search.open_found_folder(
+        Api(server.access()), folder, image=image, seconds=seconds
+    ) as there:
         return [each.path for each in find_checkpoints(there.listing())]
 
 
@@ -296,18 +292,18 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
         f"{SPACE}/pods": pods(running_pod("fsx")),
     }
     api = Api(server.access())
-    assert newest_step_on_claim(api, found_job(body)) == 40
+    assert checkpoint_search.newest_step_on_claim(api, found_job(body)) == 40
     assert "step-00000040" in listed(server, job="llama")[0]
     server.objects[f"{SPACE}/pods"] = pods()
     del server.objects[f"{SPACE}/persistentvolumeclaims/fsx"]
-    assert newest_step_on_claim(api, found_job(body)) is None, "it cannot be known"
+    assert checkpoint_search.newest_step_on_claim(api, found_job(body)) is None, "it cannot be known"
     without = sent_job(claim="")
-    assert newest_step_on_claim(api, found_job(without)) is None
+    assert checkpoint_search.newest_step_on_claim(api, found_job(without)) is None
     server.objects[JOB] = without
     with pytest.raises(ConfigError, match="no claim for checkpoints"):
         listed(server, job="llama")
     foreign = {"metadata": {"name": "llama"}}
-    assert newest_step_on_claim(api, found_job(foreign)) is None
+    assert checkpoint_search.newest_step_on_claim(api, found_job(foreign)) is None
     server.objects[JOB] = foreign
     with pytest.raises(ConfigError, match="was not sent by"):
         listed(server, job="llama", kind="pytorchjob")
@@ -327,4 +323,4 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
 def test_the_folder_of_a_run_is_read_from_its_command(words: tuple[str, ...], folder: str) -> None:
 
     wanted = replace(plan(mount_path="/ckpt"), program=Program("own", words))
-    assert job_checkpoint_folder(wanted) == folder
+    assert checkpoint_search.job_checkpoint_folder(wanted) == folder
