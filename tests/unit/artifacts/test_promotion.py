@@ -29,13 +29,6 @@ from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.directory import RunDirectory
 
 
-@pytest.fixture
-def run(store: Store, make_run: Any) -> RunDirectory:
-    directory: RunDirectory = make_run()
-    sync_run(store, directory, 1)
-    return directory
-
-
 def give(store: Store, name: str, step: int | None, by: str = "ada") -> Promotion:
     run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
     return promote(store, name, checkpoint, run_id=run_id, by=by, depth=Depth.FULL)

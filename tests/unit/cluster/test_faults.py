@@ -47,9 +47,9 @@ PLANTED = in_turn()
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
     cluster = CLUSTERS[name]()
-    with serving(cluster.state) as recorded:
+    with serving(cluster.state, tmp_path) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
-        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+        verdict = verdict_of(recorded.kubeconfig(), *plan)
     allowed = (Severity.PASSED, Severity.SKIPPED)
     found = [f for f in verdict.findings if f.severity not in allowed]
     assert found == []
@@ -61,7 +61,7 @@ def test_a_healthy_cluster_gets_no_finding(name: str, tmp_path: Path) -> None:
 @each_case(("name", "fault"), PLANTED, ids=[f"{name}: {fault.name}" for name, fault in PLANTED])
 def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> None:
     cluster = CLUSTERS[name]()
-    with serving(changed(cluster, fault.plant)) as recorded:
+    with serving(changed(cluster, fault.plant), tmp_path) as recorded:
         plan = (
             "--num-nodes",
             "4",
@@ -70,7 +70,7 @@ def test_a_planted_fault_is_found(name: str, fault: Fault, tmp_path: Path) -> No
             *cluster.options,
             *fault.options,
         )
-        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+        verdict = verdict_of(recorded.kubeconfig(), *plan)
     assert_found(fault, judged(verdict))
     require_careful_fix(fault, verdict)
 
@@ -117,7 +117,7 @@ def test_wrong_usage_is_said(options: tuple[str, ...], said: str) -> None:
 
 
 def test_the_summary_of_a_job_and_a_narrow_terminal(recorded: Recorded, tmp_path: Path) -> None:
-    kubeconfig = str(recorded.kubeconfig(tmp_path))
+    kubeconfig = str(recorded.kubeconfig())
     summary, output = tmp_path / "summary.md", tmp_path / "output"
     environment = os.environ | {
         "GITHUB_ACTIONS": "true",

@@ -35,15 +35,9 @@ PATHS = [
 REFUSALS: dict[int, type[errors.TrainyardError]] = {
     401: errors.CredentialsRefusedError,
     403: errors.PermissionRefusedError,
-    409: errors.ServiceError,
-    410: errors.ServiceError,
-    422: errors.ServiceError,
-    429: errors.ServiceError,
-    500: errors.ServiceError,
-    404: errors.WaitTimeoutError,
-    503: errors.WaitTimeoutError,
-    CUT_BEFORE: errors.ServiceTroubleError,
-    CUT_AFTER: errors.ServiceTroubleError,
+    **dict.fromkeys((409, 410, 422, 429, 500), errors.ServiceError),
+    **dict.fromkeys((404, 503), errors.WaitTimeoutError),
+    **dict.fromkeys((CUT_BEFORE, CUT_AFTER), errors.ServiceTroubleError),
 }
 """404 and 503 mean that the kind is not served yet."""
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from tests import warm_start
-from tests.unit.artifacts.conftest import KEY
+from tests.unit.artifacts.conftest import KEY, flip
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
@@ -38,12 +38,6 @@ def keys(folder: Path) -> set[str]:
 
 def manifest(folder: Path, name: str = "run-1-manifest.json") -> Any:
     return json.loads((folder / "manifests" / name).read_bytes())
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_all_of_a_run_is_stored_where_the_layout_says(store: Store, folder: Path, make_run: Any) -> None:

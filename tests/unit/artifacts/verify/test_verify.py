@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import flip
 
 from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run
@@ -30,13 +31,6 @@ from trainyard.run.identity import write_identity
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"
 MANIFEST = "manifests/run-1-manifest.json"
-
-
-@pytest.fixture
-def run(store: Store, make_run: Any) -> RunDirectory:
-    directory: RunDirectory = make_run()
-    sync_run(store, directory, 1)
-    return directory
 
 
 def problems(store: Store, run: RunDirectory | None = None) -> tuple[str, ...]:
@@ -105,12 +99,6 @@ def _size(store: Store, key: str) -> int:
     found = store.describe(key)
     assert found is not None
     return found.size
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[7] ^= 1
-    path.write_bytes(content)
 
 
 def truncate(path: Path) -> None:

@@ -29,10 +29,7 @@ CANCELLED = "trainyard.dev/cancelled"
 WRITES: dict[int, type[errors.TrainyardError]] = {
     401: errors.CredentialsRefusedError,
     403: errors.PermissionRefusedError,
-    410: errors.ServiceError,
-    422: errors.ServiceError,
-    429: errors.ServiceError,
-    500: errors.ServiceError,
+    **dict.fromkeys((410, 422, 429, 500), errors.ServiceError),
     CUT_BEFORE: errors.ServiceTroubleError,
 }
 """Each answer that ends a change -> its error."""
@@ -40,11 +37,8 @@ SAID_ELSEWHERE = (CUT_BEFORE, 401)
 """Answers with the same message for every request."""
 READS: dict[int, type[errors.ServiceError]] = {
     401: errors.CredentialsRefusedError,
-    410: errors.ServiceError,
-    422: errors.ServiceError,
-    429: errors.ServiceTroubleError,
-    500: errors.ServiceTroubleError,
-    CUT_BEFORE: errors.ServiceTroubleError,
+    **dict.fromkeys((410, 422), errors.ServiceError),
+    **dict.fromkeys((429, 500, CUT_BEFORE), errors.ServiceTroubleError),
 }
 
 

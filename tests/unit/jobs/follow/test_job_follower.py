@@ -186,14 +186,10 @@ def test_without_the_right_to_see_pods_the_job_is_judged_by_its_status() -> None
 
 
 REFUSALS: dict[int, type[errors.ServiceError]] = {
-    400: errors.ServiceError,
     401: errors.CredentialsRefusedError,
     403: errors.PermissionRefusedError,
-    404: errors.ServiceError,
-    410: errors.ServiceError,
-    429: errors.ServiceTroubleError,
-    500: errors.ServiceTroubleError,
-    CUT_BEFORE: errors.ServiceTroubleError,
+    **dict.fromkeys((400, 404, 410), errors.ServiceError),
+    **dict.fromkeys((429, 500, CUT_BEFORE), errors.ServiceTroubleError),
 }
 FIRST = ContainerLog("a", "uid-of-a", "pytorch", 0)
 
