@@ -262,7 +262,6 @@ def test_a_build_argument_that_cannot_be_used_is_refused_and_others_keep_their_t
     assert parse_build_args(["A=b=c d"], {"A": ""}) == {"A": "b=c d"}
 
 
-ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 REQUEST = BuildRequest(
     image="fsdp",
     context=".",
@@ -281,12 +280,12 @@ REQUEST = BuildRequest(
     locks={},
     unpinned=(),
 )
-CONTENT = REQUEST.tag
+REQUESTED = REQUEST.tag
 HOST = "123456789012.dkr.ecr.us-west-2.amazonaws.com"
 
 
 def passed(level: str, digest: str = ONE) -> dict[str, str]:
-    return {checked_tag(level, CONTENT, digest): digest}
+    return {checked_tag(level, REQUESTED, digest): digest}
 
 
 def builder_of(aws: Any, **given: Any) -> AwsBuilder:
@@ -312,15 +311,15 @@ def builder_of(aws: Any, **given: Any) -> AwsBuilder:
 @each_case(
     ("held", "needed", "level", "task"),
     [
-        ({CONTENT: ONE} | passed("full"), [], "quick", ""),
-        ({CONTENT: ONE} | passed("quick"), [], "full", "check"),
-        ({CONTENT: ONE}, [], "quick", "check"),
+        ({REQUESTED: ONE} | passed("full"), [], "quick", ""),
+        ({REQUESTED: ONE} | passed("quick"), [], "full", "check"),
+        ({REQUESTED: ONE}, [], "quick", "check"),
         ({}, [], "quick", "image"),
-        ({CONTENT: ONE} | passed("full"), ["1.2.3"], "full", "image"),
-        ({CONTENT: ONE, "1.2.3": OTHER} | passed("full"), ["1.2.3"], "full", "image"),
-        ({CONTENT: ONE, "1.2.3": ONE} | passed("full"), ["1.2.3"], "full", ""),
-        ({CONTENT: ONE, "git-a": ONE} | passed("full"), ["latest", "git-a"], "full", "image"),
-        ({CONTENT: ONE, "1.2.3": OTHER} | passed("full", OTHER), ["1.2.3"], "full", ""),
+        ({REQUESTED: ONE} | passed("full"), ["1.2.3"], "full", "image"),
+        ({REQUESTED: ONE, "1.2.3": OTHER} | passed("full"), ["1.2.3"], "full", "image"),
+        ({REQUESTED: ONE, "1.2.3": ONE} | passed("full"), ["1.2.3"], "full", ""),
+        ({REQUESTED: ONE, "git-a": ONE} | passed("full"), ["latest", "git-a"], "full", "image"),
+        ({REQUESTED: ONE, "1.2.3": OTHER} | passed("full", OTHER), ["1.2.3"], "full", ""),
     ],
 )
 @each_case("immutable", [False, True])
