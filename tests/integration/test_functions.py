@@ -129,8 +129,8 @@ def test_a_local_image_is_pushed_and_read_back(aws: ScriptedAws, project: Path) 
 @pytest.fixture
 def eks(tmp_path: Path) -> Iterator[tuple[Recorded, Cluster, str]]:
     found = plain_eks()
-    with serving(found.state) as recorded:
-        yield recorded, found, str(recorded.kubeconfig(tmp_path))
+    with serving(found.state, tmp_path) as recorded:
+        yield recorded, found, str(recorded.kubeconfig())
 
 
 def test_a_cluster_is_checked_measured_and_fixed(eks: tuple[Recorded, Cluster, str]) -> None:

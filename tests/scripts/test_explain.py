@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.gateways import test_github_api
-from tests.unit.gateways.test_github_api import TOKEN, Server
+from tests.unit.gateways import test_github
+from tests.unit.gateways.test_github import TOKEN, Server
 
 from trainyard.commands import explain as explain_command
 from trainyard.errors import ConfigError
@@ -15,7 +15,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
 from trainyard.run.run_lock import locked
 
-server = test_github_api.server
+server = test_github.server
 LOST = "The self-hosted runner: gpu-7 lost communication with the server."
 CANCELED = "2026-11-20T12:00:00.1234567Z ##[error]The operation was canceled.\n"
 

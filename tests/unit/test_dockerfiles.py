@@ -134,9 +134,7 @@ def test_what_an_image_has_no_use_for_stays_out(name: str) -> None:
 
 def test_only_the_image_of_megatron_compiles_and_for_the_cuda_of_the_lock() -> None:
     cuda = re.search(
-        r"^cuda-toolkit(?:\[[^]]*\])?==(\d+)\.",
-        (ROOT / "requirements-training.txt").read_text(),
-        flags=re.M,
+        r"^cuda-toolkit(?:\[[^]]*\])?==(\d+)\.", (ROOT / "requirements-training.txt").read_text(), flags=re.M
     )
     megatron = ROOT / "docker" / "megatron" / "Dockerfile"
     assert cuda and f"nvidia/cuda:{cuda[1]}." in argument(megatron, "CUDA_IMAGE")

@@ -25,11 +25,7 @@ PAGES = [
     for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
     if (ROOT / name).is_file()
 ]
-DOCUMENTS = [
-    *PAGES,
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "skills").rglob("*.md")),
-]
+DOCUMENTS = [*PAGES, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "skills").rglob("*.md"))]
 SOURCES = [
     *sorted((ROOT / "src" / "trainyard").rglob("*.py")),
     *sorted((ROOT / "scripts").glob("*.py")),

@@ -19,13 +19,7 @@ import torch
 from tests import warm_start
 
 import trainyard
-from trainyard.programs.program_events import (
-    LoggedFigures,
-    ProgramEvent,
-    ProgramEvents,
-    TrainingSpan,
-    WrittenCheckpoint,
-)
+from trainyard.programs import program_events
 
 NAMES = ("TRAINYARD_EVENTS", "TRAINYARD_CHECKPOINT", "TRAINYARD_STOP_FILE", "RANK", "WORLD_SIZE")
 
@@ -42,17 +36,17 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "events.jsonl"
     monkeypatch.setenv("TRAINYARD_EVENTS", str(file))
     yield file
-    events = ProgramEvents(file)
+    events = program_events.ProgramEvents(file)
     events.poll()
     assert events.bad_lines == 0
 
 
-def events_of(file: Path) -> list[ProgramEvent]:
-    return ProgramEvents(file).poll()
+def events_of(file: Path) -> list[program_events.ProgramEvent]:
+    return program_events.ProgramEvents(file).poll()
 
 
 def figures_of(file: Path) -> list[dict[str, float]]:
-    return [event.figures for event in events_of(file) if isinstance(event, LoggedFigures)]
+    return [event.figures for event in events_of(file) if isinstance(event, program_events.LoggedFigures)]
 
 
 def run_program(text: str, tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
@@ -70,8 +64,8 @@ def test_what_a_program_reports_can_be_read(file: Path) -> None:
     trainyard.begin(3, 9)
     trainyard.log(step=4, loss=2.5, learning_rate=1)
     begin, row = events_of(file)
-    assert isinstance(begin, TrainingSpan)
-    assert isinstance(row, LoggedFigures)
+    assert isinstance(begin, program_events.TrainingSpan)
+    assert isinstance(row, program_events.LoggedFigures)
     assert (begin.step, begin.steps) == (3, 9)
     assert (row.step, row.figures) == (4, {"loss": 2.5, "learning_rate": 1})
     assert abs(time.time() - (row.time or 0)) < 60
@@ -161,9 +155,7 @@ def test_what_is_no_step_is_not_recorded(file: Path, step: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["/dev/full", "/dev/null", "folder", "folder/missing/events", "pipe", "socket" * 90]
 )
-def test_a_file_that_cannot_be_written_is_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_unwritable_file_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setenv("TRAINYARD_EVENTS", str(tmp_path / name))
@@ -211,11 +203,8 @@ def test_a_checkpoint_is_recorded_with_its_files(
     trainyard.checkpoint(inner / "a.pt", step=5)
     trainyard.checkpoint(tmp_path / "missing", step=6)
     facts = (3, (inner / "a.pt").stat().st_mtime_ns)
-    found = [(e.path, e.files) for e in events_of(file) if isinstance(e, WrittenCheckpoint)]
-    assert found == [
-        (tmp_path / "step-4", {"optimizer/a.pt": facts}),
-        (inner / "a.pt", {"a.pt": facts}),
-    ]
+    found = [(e.path, e.files) for e in events_of(file) if isinstance(e, program_events.WrittenCheckpoint)]
+    assert found == [(tmp_path / "step-4", {"optimizer/a.pt": facts}), (inner / "a.pt", {"a.pt": facts})]
 
 
 def test_threads_write_complete_lines(file: Path) -> None:
@@ -233,14 +222,12 @@ def test_threads_write_complete_lines(file: Path) -> None:
     ]
 
 
-def test_a_line_without_its_end_does_not_take_the_next_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_its_end_spares_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "events.jsonl"
     file.write_bytes(b'{"event": "ro')
     monkeypatch.setenv("TRAINYARD_EVENTS", str(file))
     trainyard.log(step=1, loss=1)
-    events = ProgramEvents(file)
+    events = program_events.ProgramEvents(file)
     assert ([event.step for event in events.poll()], events.bad_lines) == ([1], 1)
 
 

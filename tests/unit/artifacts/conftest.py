@@ -8,6 +8,7 @@ from tests.run_directories import write_run
 
 from trainyard.artifacts.store.object_store import Store
 from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import sync_run
 from trainyard.run.directory import RunDirectory
 
 MakeRun = Callable[..., RunDirectory]
@@ -30,3 +31,18 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(folder: Path) -> Store:
     return open_store(folder.as_uri())
+
+
+@pytest.fixture
+def run(store: Store, make_run: MakeRun) -> RunDirectory:
+    """A run that is on this machine and in the store."""
+    directory = make_run()
+    sync_run(store, directory, 1)
+    return directory
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

@@ -29,13 +29,6 @@ from trainyard.gateways.local_store.folder import LocalStore
 from trainyard.run.directory import RunDirectory
 
 
-@pytest.fixture
-def run(store: Store, make_run: Any) -> RunDirectory:
-    directory: RunDirectory = make_run()
-    sync_run(store, directory, 1)
-    return directory
-
-
 def give(store: Store, name: str, step: int | None, by: str = "ada") -> Promotion:
     run_id, checkpoint = find_promotable(store, 1, step, depth=Depth.FULL)
     return promote(store, name, checkpoint, run_id=run_id, by=by, depth=Depth.FULL)
@@ -86,9 +79,7 @@ def test_a_pointer_under_another_name_is_none(store: Store, run: RunDirectory, f
         read_promotion(store, "production")
 
 
-def test_a_name_that_was_taken_back_is_nobodys_until_it_is_given_again(
-    store: Store, run: RunDirectory
-) -> None:
+def test_a_name_taken_back_is_nobodys_until_given_again(store: Store, run: RunDirectory) -> None:
     first = give(store, "production", 100)
     give(store, "best", 100)
     gone = withdraw(store, "production", by="bob")
@@ -184,9 +175,7 @@ def test_its_own_manifest_that_is_gone_is_enough(race: Callable[..., str], folde
     assert GONE in race((folder / "run-1/checkpoint-200/manifest.json").unlink, had=300)
 
 
-def test_a_name_that_somebody_moves_meanwhile_stays_with_what_it_was_moved_to(
-    race: Callable[..., str], store: Store
-) -> None:
+def test_a_name_that_is_moved_meanwhile_stays_where_it_is(race: Callable[..., str], store: Store) -> None:
     def move() -> None:
         remove(store, keep_every=100_000)
         give(store, "best", 300, by="eve")

@@ -44,6 +44,8 @@ class Recorded:
     """The server's state, which tests change as they like."""
 
     state: State
+    folder: Path
+    """Of the kubeconfig."""
     groups: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(GROUPS))
     resources: dict[str, tuple[str, ...]] = field(default_factory=lambda: dict(RESOURCES))
     misbehaviours: list[Misbehaviour] = field(default_factory=list)
@@ -54,9 +56,9 @@ class Recorded:
     created: list[Json] = field(default_factory=list)
     url: str = ""
 
-    def kubeconfig(self, folder: Path) -> Path:
-        write_kubeconfig(folder / "kubeconfig.json", self.url)
-        return folder / "kubeconfig.json"
+    def kubeconfig(self) -> Path:
+        write_kubeconfig(self.folder / "kubeconfig.json", self.url)
+        return self.folder / "kubeconfig.json"
 
     def answer(
         self, method: str, path: str, body: Json | None, headers: Mapping[str, str]
@@ -112,8 +114,8 @@ class Recorded:
 
 
 @contextmanager
-def serving(state: State) -> Iterator[Recorded]:
-    recorded = Recorded(state)
+def serving(state: State, folder: Path) -> Iterator[Recorded]:
+    recorded = Recorded(state, folder)
     with answering(recorded.answer) as recorded.url:
         yield recorded
 

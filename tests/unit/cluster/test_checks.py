@@ -36,13 +36,13 @@ PLAN = ("--num-nodes", "4", "--instance-type", "p5.48xlarge")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
-def errors(recorded: Recorded, folder: Path, *options: str) -> dict[str, str]:
+def errors(recorded: Recorded, *options: str) -> dict[str, str]:
     """Check -> evidence of its error."""
-    found = findings_of(recorded.kubeconfig(folder), *(options or PLAN))
+    found = findings_of(recorded.kubeconfig(), *(options or PLAN))
     return {entry["check"]: entry["evidence"] for entry in found if entry["severity"] == "error"}
 
 
-def test_a_quota_counts_unless_it_has_scopes(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_quota_counts_unless_it_has_scopes(recorded: Recorded) -> None:
     """What a quota with scopes counts is judged by the dry run of a pod."""
     gold = {"scopeName": "PriorityClass", "operator": "In", "values": ["gold"]}
     quota({f"requests.{GPU}": "8"})(recorded.state, plain_eks())
@@ -53,7 +53,7 @@ def test_a_quota_counts_unless_it_has_scopes(recorded: Recorded, tmp_path: Path)
     ):
         body = recorded.state[QUOTAS]["team"]
         body["spec"] = {"hard": body["spec"]["hard"], **spec}
-        assert ("quota" in errors(recorded, tmp_path)) == counts, spec
+        assert ("quota" in errors(recorded)) == counts, spec
 
 
 REFUSED = 'pods "trainyard-preflight" is forbidden: '
@@ -77,46 +77,38 @@ REFUSED = 'pods "trainyard-preflight" is forbidden: '
         (403, 'User "u" cannot create resource "pods" in API group "" in the namespace "team"', False),
     ],
 )
-def test_a_refused_pod_is_never_kept_quiet(
-    status: int, message: str, told: bool, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_a_refused_pod_is_never_kept_quiet(status: int, message: str, told: bool, recorded: Recorded) -> None:
     """Whatever words the refusal uses: no other check finds its cause here."""
     answer = {"message": REFUSED + message}
     recorded.misbehaviours.append(Misbehaviour(PODS, status, body=answer, method="POST"))
-    found = errors(recorded, tmp_path)
+    found = errors(recorded)
     assert ("pod-security" in found) == told
     assert not told or message[:200] in found["pod-security"]
 
 
-def test_a_level_is_a_warning_only_where_no_pod_could_be_tried(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_level_is_a_warning_only_where_no_pod_could_be_tried(recorded: Recorded) -> None:
     options = ("--num-nodes", "1", *PLAN[2:])
     level("restricted")(recorded.state, plain_eks())
-    judged = [
-        each for each in findings_of(recorded.kubeconfig(tmp_path), *options) if each["severity"] != "ok"
-    ]
+    judged = [each for each in findings_of(recorded.kubeconfig(), *options) if each["severity"] != "ok"]
     assert judged == []
     answer = {"message": REFUSED + 'User "u" cannot create resource "pods" in the namespace "team"'}
     recorded.misbehaviours.append(Misbehaviour(PODS, 403, body=answer, method="POST"))
-    (found,) = [
-        each for each in findings_of(recorded.kubeconfig(tmp_path), *options) if each["severity"] != "ok"
-    ]
+    (found,) = [each for each in findings_of(recorded.kubeconfig(), *options) if each["severity"] != "ok"]
     assert (found["check"], found["severity"]) == ("pod-security", "warning")
     assert "IPC_LOCK" in found["evidence"]
 
 
-def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_refusal_that_another_check_explains_is_told_once(recorded: Recorded) -> None:
     quota({f"requests.{GPU}": "8"})(recorded.state, plain_eks())
     message = f"exceeded quota: team, requested: requests.{GPU}=8, used: requests.{GPU}=8, limited: 8"
     recorded.misbehaviours.append(Misbehaviour(PODS, 403, body={"message": REFUSED + message}, method="POST"))
-    assert set(errors(recorded, tmp_path)) == {"quota"}
+    assert set(errors(recorded)) == {"quota"}
 
 
 @pytest.mark.parametrize("given", ["hf", "hf:key"])
-def test_the_secret_of_the_token_is_looked_for_beside_the_other(
-    given: str, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_both_secrets_are_looked_for(given: str, recorded: Recorded) -> None:
     def found() -> dict[str, str]:
-        return errors_of_job(recorded, tmp_path, secrets=token_variable(given), secret_environment="store")
+        return errors_of_job(recorded, secrets=token_variable(given), secret_environment="store")
 
     secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
     assert [text.split()[-1] for text in found()["namespace"].splitlines()] == ["store", "hf"]
@@ -126,18 +118,16 @@ def test_the_secret_of_the_token_is_looked_for_beside_the_other(
     assert found() == {}
 
 
-def test_the_service_account_of_the_pods_must_exist(recorded: Recorded, tmp_path: Path) -> None:
+def test_the_service_account_of_the_pods_must_exist(recorded: Recorded) -> None:
     settings = ClusterConfig(pod=ClusterPodConfig(service_account="runner"))
-    assert f"{NAMESPACE}/runner" in errors_of_job(recorded, tmp_path, settings)["pod-security"]
+    assert f"{NAMESPACE}/runner" in errors_of_job(recorded, settings)["pod-security"]
     put(recorded.state, f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "runner"}})
-    assert errors_of_job(recorded, tmp_path, settings) == {}
+    assert errors_of_job(recorded, settings) == {}
 
 
-def errors_of_job(
-    recorded: Recorded, folder: Path, settings: ClusterConfig | None = None, **given: Any
-) -> dict[str, str]:
+def errors_of_job(recorded: Recorded, settings: ClusterConfig | None = None, **given: Any) -> dict[str, str]:
     """The errors for a job that `trainyard job deploy` plans, by check."""
-    look = look_at(recorded.kubeconfig(folder), *PLAN)
+    look = look_at(recorded.kubeconfig(), *PLAN)
     job = demand_of(PLAN, settings, namespace=NAMESPACE, **given)
     verdict = ClusterQuery(look.api, job, look.kinds).judge(lambda **_: None)
     told: dict[str, str] = {}
@@ -152,11 +142,9 @@ MODES = ("ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany", "ReadWriteMany")
 
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_access_modes_against_the_number_of_nodes(
-    mode: str, nodes: int, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_access_modes_and_number_of_nodes(mode: str, nodes: int, recorded: Recorded) -> None:
     with_storage(modes=(mode,))(recorded.state, plain_eks())
-    found = errors(recorded, tmp_path, "--num-nodes", str(nodes), "--volume", "checkpoints")
+    found = errors(recorded, "--num-nodes", str(nodes), "--volume", "checkpoints")
     usable = mode == "ReadWriteMany" or (nodes == 1 and mode.startswith("ReadWriteOnce"))
     assert (found == {}) == usable, found
 
@@ -169,7 +157,7 @@ def efa(amount: str | None) -> Callable[[dict[str, Any]], None]:
     ("model", "amount", "grave"), [("p5.48xlarge", "32", True), ("g5.12xlarge", None, False)]
 )
 def test_zones_part_a_gang_where_it_uses_efa(
-    model: str, amount: str | None, grave: bool, recorded: Recorded, tmp_path: Path
+    model: str, amount: str | None, grave: bool, recorded: Recorded
 ) -> None:
     for number in range(4):
         body = recorded.state[NODES][f"gpu-{number}"]
@@ -177,7 +165,7 @@ def test_zones_part_a_gang_where_it_uses_efa(
         amount_of(GPU, "8" if grave else "4")(body)
         labels = {"node.kubernetes.io/instance-type": model, "topology.kubernetes.io/zone": f"z{number % 2}"}
         body["metadata"]["labels"] |= labels
-    found = findings_of(recorded.kubeconfig(tmp_path), "--num-nodes", "4", "--instance-type", model)
+    found = findings_of(recorded.kubeconfig(), "--num-nodes", "4", "--instance-type", model)
     (said,) = [entry for entry in found if entry["check"] == "placement"]
     assert (said["severity"], "2 in z0, 2 in z1" in said["evidence"]) == (
         "error" if grave else "warning",
@@ -185,18 +173,18 @@ def test_zones_part_a_gang_where_it_uses_efa(
     )
 
 
-def test_a_job_without_gpus_needs_no_plugin(recorded: Recorded, tmp_path: Path) -> None:
+def test_a_job_without_gpus_needs_no_plugin(recorded: Recorded) -> None:
     plant = both(each_gpu_node(amount_of(GPU, None)), without(DAEMONS, "nvidia"))
     plant(recorded.state, plain_eks())
     for gpus, is_needed in (("8", True), ("0", False)):
         words = ("--num-nodes", "4", "--gpu-per-node", gpus)
-        found = {entry["check"] for entry in findings_of(recorded.kubeconfig(tmp_path), *words)}
+        found = {entry["check"] for entry in findings_of(recorded.kubeconfig(), *words)}
         assert ("device-plugin" in found) == is_needed, found
 
 
 @pytest.mark.parametrize(("model", "left"), [("p5.48xlarge", 6), ("own.type", 4)])
 def test_a_node_is_used_by_a_job_that_wants_no_more_gpus_than_it_has(
-    model: str, left: int, recorded: Recorded, tmp_path: Path
+    model: str, left: int, recorded: Recorded
 ) -> None:
     for number in range(4):
         body = recorded.state[NODES][f"gpu-{number}"]
@@ -204,7 +192,7 @@ def test_a_node_is_used_by_a_job_that_wants_no_more_gpus_than_it_has(
         body["metadata"]["labels"]["node.kubernetes.io/instance-type"] = model
     for wanted in (left - 1, left, left + 1):
         words = ("--num-nodes", "4", "--instance-type", model, "--gpu-per-node", str(wanted))
-        found = findings_of(recorded.kubeconfig(tmp_path), *words)
+        found = findings_of(recorded.kubeconfig(), *words)
         told = any(f"{left} of 8 GPUs" in e["evidence"] or f"has {left} GPUs" in e["evidence"] for e in found)
         assert told == (wanted > left), (wanted, found)
 
@@ -220,7 +208,7 @@ def test_a_node_is_used_by_a_job_that_wants_no_more_gpus_than_it_has(
     ],
 )
 def test_zones_are_told_apart_by_the_label_that_pods_require(
-    names: str, wrong: str, recorded: Recorded, tmp_path: Path
+    names: str, wrong: str, recorded: Recorded
 ) -> None:
     for number in range(4):
         labels = recorded.state[NODES][f"gpu-{number}"]["metadata"]["labels"]
@@ -228,8 +216,8 @@ def test_zones_are_told_apart_by_the_label_that_pods_require(
         labels["topology.k8s.aws/zone-id"] = "usw2-az1"  # the affinity of the pods does not see it
         if names[number] != "-":
             labels["topology.kubernetes.io/zone"] = names[number]
-    assert wrong in errors(recorded, tmp_path).get("placement", "")
-    assert bool(wrong) == ("placement" in errors(recorded, tmp_path))
+    assert wrong in errors(recorded).get("placement", "")
+    assert bool(wrong) == ("placement" in errors(recorded))
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -238,9 +226,9 @@ def test_a_plugin_is_advised_only_where_nothing_else_offers_the_devices(name: st
     cluster = CLUSTERS[name]()
     devices = both(each_gpu_node(amount_of(GPU, None)), each_gpu_node(efa(None)))
     bare = both(devices, without(DAEMONS, "device-plugin"))
-    with serving(changed(cluster, bare)) as recorded:
+    with serving(changed(cluster, bare), tmp_path) as recorded:
         plan = ("--num-nodes", "4", "--instance-type", cluster.instance_type, *cluster.options)
-        verdict = verdict_of(recorded.kubeconfig(tmp_path), *plan)
+        verdict = verdict_of(recorded.kubeconfig(), *plan)
     advised = {finding.fix for finding in verdict.findings}
     has_own_gpus = name in ("bottlerocket", "auto-mode", "dra")
     assert (device_plugin.INSTALL in advised) == (not has_own_gpus), advised
@@ -257,9 +245,9 @@ def test_what_is_not_judged_is_not_checked_and_never_red(tmp_path: Path) -> None
         (CLUSTERS["dra"](), {}, PLAN, {"gpu", "device-plugin", "efa", "capacity"}),
         (CLUSTERS["dra"](), {}, ("--num-nodes", "40", "--gpu-per-node", "4"), {"gpu", "capacity"}),
     ):
-        with serving(cluster.state) as recorded:
+        with serving(cluster.state, tmp_path) as recorded:
             recorded.groups |= groups
-            verdict = verdict_of(recorded.kubeconfig(tmp_path), *options)
+            verdict = verdict_of(recorded.kubeconfig(), *options)
         skipped = {f.subject for f in verdict.findings if f.evidence.startswith("not checked")}
         if not checks <= skipped or verdict.state is not Readiness.READY:
             wrong.append((cluster.name, options, verdict.state, skipped))
@@ -268,8 +256,8 @@ def test_what_is_not_judged_is_not_checked_and_never_red(tmp_path: Path) -> None
 
 def test_a_job_on_nodes_whose_gpus_are_not_counted_asks_for_those_of_their_type(tmp_path: Path) -> None:
     cluster = CLUSTERS["dra"]()
-    with serving(cluster.state) as recorded:
-        facts = verdict_of(recorded.kubeconfig(tmp_path), *PLAN).facts
+    with serving(cluster.state, tmp_path) as recorded:
+        facts = verdict_of(recorded.kubeconfig(), *PLAN).facts
     room = room_for(facts.snapshot, facts.job)
     assert room is not None
     assert room.gpus == 8
@@ -287,35 +275,33 @@ def serve_trainjobs(recorded: Recorded) -> None:
     put(recorded.state, runtimes, {"metadata": {"name": "torch-distributed"}})
 
 
-def test_an_operator_outside_the_cluster_is_not_missing_with_the_namespace(
-    recorded: Recorded, tmp_path: Path
-) -> None:
+def test_an_operator_outside_is_not_missing_with_the_namespace(recorded: Recorded) -> None:
     """Its webhook answers a dry run in the namespace, which is missing here."""
     serve_trainjobs(recorded)
     no_namespace(recorded.state, plain_eks())
-    assert list(errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")) == ["namespace"]
+    assert list(errors(recorded, *PLAN, "--kind", "trainjob")) == ["namespace"]
     without(DEPLOYMENTS, "training-operator")(recorded.state, plain_eks())
-    found = errors(recorded, tmp_path, *PLAN, "--kind", "pytorchjob")
+    found = errors(recorded, *PLAN, "--kind", "pytorchjob")
     assert list(found) == ["namespace"]
 
 
-def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded, tmp_path: Path) -> None:
+def test_an_operator_in_the_cluster_needs_its_jobset_there_too(recorded: Recorded) -> None:
     """An answer of its webhook proves the controller of TrainJobs, but not that of JobSets."""
     serve_trainjobs(recorded)
-    assert errors(recorded, tmp_path, *PLAN, "--kind", "trainjob") == {}  # both run outside
+    assert errors(recorded, *PLAN, "--kind", "trainjob") == {}  # both run outside
     deployments = recorded.state["/apis/apps/v1/namespaces/kubeflow/deployments"]
     body = dict(deployments["training-operator"])
     body["metadata"] = body["metadata"] | {"name": "kubeflow-trainer-controller-manager"}
     put(recorded.state, "/apis/apps/v1/namespaces/kubeflow/deployments", body)
-    found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
+    found = errors(recorded, *PLAN, "--kind", "trainjob")
     assert "JobSet controller: no Deployment" in found["operator"]
     no_namespace(recorded.state, plain_eks())
-    found = errors(recorded, tmp_path, *PLAN, "--kind", "trainjob")
+    found = errors(recorded, *PLAN, "--kind", "trainjob")
     assert "JobSet controller: no Deployment" in found["operator"], "the webhook would not be asked"
 
 
-def test_what_keeps_a_manifest_out_is_said_by_its_own_fields(recorded: Recorded, tmp_path: Path) -> None:
-    query = look_at(recorded.kubeconfig(tmp_path), *PLAN, "--queue", "research", "--volume", "lost")
+def test_what_keeps_a_manifest_out_is_said_by_its_own_fields(recorded: Recorded) -> None:
+    query = look_at(recorded.kubeconfig(), *PLAN, "--queue", "research", "--volume", "lost")
     query.job = replace(query.job, manifest="a" * 64, node_selector={"pool": "train"})
     found = {each["check"]: each for each in verdict_record(query.judge(lambda **_: None))["checks"]}
     gpu, storage = found["gpu"], found["storage"]

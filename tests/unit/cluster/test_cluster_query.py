@@ -102,15 +102,15 @@ def _object_named(name: str) -> Json:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.001)
-    with serving(cluster()) as served:
+    with serving(cluster(), tmp_path) as served:
         served.groups["kueue.x-k8s.io"] = ("v1beta2",)
         yield served
 
 
-def test_the_check_of_this_cluster_is_ready(recorded: Recorded, tmp_path: Path) -> None:
-    assert judge(recorded, tmp_path) == (Readiness.READY, {})
+def test_the_check_of_this_cluster_is_ready(recorded: Recorded) -> None:
+    assert judge(recorded) == (Readiness.READY, {})
     assert len(requests_of(recorded)) >= 22
 
 
@@ -123,14 +123,14 @@ PLANTED = [
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded, tmp_path: Path) -> None:
-    judge(recorded, tmp_path)
+def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded) -> None:
+    judge(recorded)
     wrong = {}
     turn, by = (OF_THE_GATEWAY.index(fault.name) % 3, 3) if fault.name in OF_THE_GATEWAY else (0, 1)
     for method, path in requests_of(recorded)[turn::by]:
         bad = Misbehaviour(path, fault.status, fault.headers, times=fault.times, delay=fault.delay)
         recorded.misbehaviours[:] = [replace(bad, method=method, whole=True, text=fault.text)]
-        if problem := dishonest(path, fault, recorded, tmp_path):
+        if problem := dishonest(path, fault, recorded):
             wrong[method, path] = problem
     assert wrong == {}
 
@@ -141,10 +141,10 @@ def requests_of(recorded: Recorded) -> list[tuple[str, str]]:
     return sorted({(method, urlsplit(path).path) for method, path in split})
 
 
-def dishonest(path: str, fault: ApiFault, recorded: Recorded, folder: Path) -> str:
+def dishonest(path: str, fault: ApiFault, recorded: Recorded) -> str:
     """The error in the check's report; empty where the report is honest."""
     try:
-        state, said = judge(recorded, folder, seconds=0.3 if fault.delay else 20.0)
+        state, said = judge(recorded, seconds=0.3 if fault.delay else 20.0)
     except CredentialsRefusedError as error:
         return "" if fault.status == 401 else str(error)
     except ServiceError as error:
@@ -173,11 +173,9 @@ def _false_claim(path: str, fault: ApiFault, state: Readiness, said: dict[str, l
     return ""
 
 
-def judge(
-    recorded: Recorded, folder: Path, *, seconds: float = 20.0
-) -> tuple[Readiness, dict[str, list[Finding]]]:
+def judge(recorded: Recorded, *, seconds: float = 20.0) -> tuple[Readiness, dict[str, list[Finding]]]:
     """The verdict, and each check's findings that did not pass."""
-    look = look_at(recorded.kubeconfig(folder), *PLAN, call_seconds=seconds)
+    look = look_at(recorded.kubeconfig(), *PLAN, call_seconds=seconds)
     verdict = look.judge(lambda **_: None)
     said: dict[str, list[Finding]] = {}
     for finding in verdict.findings:
@@ -192,39 +190,39 @@ FEWER = ("--num-nodes", "4", "--instance-type", "p5.48xlarge", "--volume", "chec
 
 
 @pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     monkeypatch.setattr(bounded_calls, "FIRST_SECONDS", 0.01)
-    with serving(plain_eks().state) as served:
+    with serving(plain_eks().state, tmp_path) as served:
         yield served
 
 
-def outcomes_of(plain: Recorded, folder: Path, *options: str) -> tuple[Readiness, dict[str, list[Any]]]:
-    verdict = verdict_of(plain.kubeconfig(folder), *FEWER, *options)
+def outcomes_of(plain: Recorded, *options: str) -> tuple[Readiness, dict[str, list[Any]]]:
+    verdict = verdict_of(plain.kubeconfig(), *FEWER, *options)
     found: dict[str, list[Any]] = {}
     for finding in verdict.findings:
         found.setdefault(finding.subject, []).append(finding)
     return verdict.state, found
 
 
-def test_retry_after_is_obeyed(plain: Recorded, tmp_path: Path) -> None:
+def test_retry_after_is_obeyed(plain: Recorded) -> None:
     plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 429, {"Retry-After": "1"}, times=1))
     started = time.monotonic()
-    assert outcomes_of(plain, tmp_path)[0] is Readiness.READY
+    assert outcomes_of(plain)[0] is Readiness.READY
     assert time.monotonic() - started >= 1.0
 
 
-def test_nodes_that_stay_broken_are_no_green(plain: Recorded, tmp_path: Path) -> None:
+def test_nodes_that_stay_broken_are_no_green(plain: Recorded) -> None:
     plain.misbehaviours.append(Misbehaviour("/api/v1/nodes", 500))
-    verdict = verdict_of(plain.kubeconfig(tmp_path), *FEWER)
+    verdict = verdict_of(plain.kubeconfig(), *FEWER)
     assert verdict.state is Readiness.UNKNOWN
     assert verdict.exit_code == 4
 
 
 def test_a_list_whose_pages_grow_too_old_begins_anew(
-    plain: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_module, "PAGE", 2)
-    look = look_at(plain.kubeconfig(tmp_path))
+    look = look_at(plain.kubeconfig())
 
     def name(raw: dict[str, Any]) -> str:
         if len(plain.requests) == 2:  # after the first page: the second has expired meanwhile
@@ -235,12 +233,12 @@ def test_a_list_whose_pages_grow_too_old_begins_anew(
     assert found == ("system-0", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
 
 
-def test_a_failed_webhook_is_named(plain: Recorded, tmp_path: Path) -> None:
+def test_a_failed_webhook_is_named(plain: Recorded) -> None:
     hook = "validator.pytorchjob.training-operator.kubeflow.org"
     message = f'Internal error occurred: failed calling webhook "{hook}": failed to call webhook: refused'
     path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
     plain.misbehaviours.append(Misbehaviour(path, 500, body={"message": message}, method="POST"))
-    state, found = outcomes_of(plain, tmp_path)
+    state, found = outcomes_of(plain)
     assert state is Readiness.NOT_READY
     assert "validator.pytorchjob" in found["webhook"][0].evidence
 
@@ -249,11 +247,9 @@ def test_a_failed_webhook_is_named(plain: Recorded, tmp_path: Path) -> None:
     ("verb", "resource", "severity"),
     [("create", "pytorchjobs", "error"), ("list", "events", "error"), ("list", "nodes", "warning")],
 )
-def test_a_missing_permission_is_named(
-    verb: str, resource: str, severity: str, plain: Recorded, tmp_path: Path
-) -> None:
+def test_a_missing_permission_is_named(verb: str, resource: str, severity: str, plain: Recorded) -> None:
     plain.refused.add((verb, resource))
-    _, found = outcomes_of(plain, tmp_path)
+    _, found = outcomes_of(plain)
     (outcome,) = found["permissions"]
     assert (outcome.severity, f"{verb} {resource}" in outcome.evidence) == (severity, True)
 
@@ -264,7 +260,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_exit_codes_of_the_script(plain: Recorded, tmp_path: Path) -> None:
-    kubeconfig = plain.kubeconfig(tmp_path)
+    kubeconfig = plain.kubeconfig()
     ready = run("check", "--kubeconfig", str(kubeconfig), *FEWER, "--json")
     assert (ready.returncode, json.loads(ready.stdout)["ready"]) == (0, True), ready.stderr
     too_many = run("check", "--kubeconfig", str(kubeconfig), "--num-nodes", "9", "--json")

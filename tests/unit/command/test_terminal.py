@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import itertools
+import json
 import logging
 import os
 import pty
@@ -15,16 +16,20 @@ import sys
 import tempfile
 import termios
 import threading
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests import warm_start
 from tests.cases import each_case
 
 from trainyard.command import output, terminal
 from trainyard.command.terminal import INDENT, finished_lines
+from trainyard.command.visible_text import escape_controls, visible_json, visible_line
 
 NOTHING: Mapping[str, str] = {}
 WIDTHS = (40, 80, 120)
@@ -159,9 +164,7 @@ def test_a_live_line_leaves_only_what_was_written_and_the_final_line(columns: in
     [({"NO_COLOR": "1"}, False, True), ({"CI": "true"}, False, False)],
     ids=["NO_COLOR", "CI"],
 )
-def test_what_a_terminal_cannot_or_shall_not_do_is_left_out(
-    variables: dict[str, str], escapes: bool, live: bool
-) -> None:
+def test_a_terminal_is_sent_what_it_can_show(variables: dict[str, str], escapes: bool, live: bool) -> None:
     written, _ = on_a_terminal(SHOWS, 80, variables=variables)
     assert ("\x1b[32mok" in written) == escapes
     assert ("\r\x1b[2K" in written) == live
@@ -254,9 +257,7 @@ def test_what_is_shown_follows_the_terminal_and_the_environment(
     assert terminal.shows_colours() == (not no_color and not dumb)
 
 
-def test_the_width_is_what_the_environment_says_else_what_the_terminal_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_width_is_the_environments_else_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     with os.fdopen(theirs, "w") as stream, open(os.devnull, "w") as nowhere:  # noqa: PTH123 - not a file
@@ -278,3 +279,36 @@ def test_a_log_outlives_the_stderr_it_was_set_up_with(monkeypatch: pytest.Monkey
     before.close()
     logging.getLogger("trainyard.x").info("told")
     assert after.getvalue().endswith("INFO  told\n")
+
+
+PARTS = st.sampled_from(
+    ["::", ":", "##[", "##", "[", "\n", " ", "\t", "\x1b[2J", "\r", "\x9b", "\u202e", "a"]
+)
+HOSTILE_TEXTS = st.lists(PARTS | st.text(max_size=3)).map("".join)
+
+
+@given(HOSTILE_TEXTS)
+@example("x\n::set-output name=proven::true")
+@example("\u00a0::error::x")
+@example("##[##[error]")
+def test_nothing_is_obeyed(text: str) -> None:
+    shown = escape_controls(text)
+    assert not any(unicodedata.category(each) == "Cc" and each not in "\t\n" for each in shown)
+    assert not any(line.lstrip().startswith("::") for line in shown.splitlines())
+    assert "##[" not in shown
+    assert shown.count("\n") == text.count("\n")
+    assert "\n" not in visible_line(text)
+
+
+@given(HOSTILE_TEXTS)
+def test_json_keeps_its_value(text: str) -> None:
+    shown = visible_json(json.dumps({text: [text]}))
+    assert "##[" not in shown
+    assert json.loads(shown) == {text: [text]}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "é ü 漢字 🙂", "a: b::c", "key: ## title", "two\n  lines\tand a tab", "[::1]:80"]
+)
+def test_what_people_write_is_left_as_it_is(text: str) -> None:
+    assert escape_controls(text) == text

@@ -1,4 +1,4 @@
-"""The workflow's role against an OIDC endpoint and an STS on loopback: each fault, each client, refresh."""
+"""The workflow's role and account against endpoints on loopback: each fault, each client, refresh."""
 
 import itertools
 import json
@@ -26,6 +26,8 @@ from trainyard.gateways.kubernetes.eks import eks_token
 from trainyard.gateways.prometheus import Prometheus
 from trainyard.gateways.s3.client import connect
 
+InStep = Callable[..., None]
+
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +47,7 @@ def identity() -> Iterator[GitHubIdentity]:
 
 
 @pytest.fixture
-def in_step(monkeypatch: pytest.MonkeyPatch, identity: GitHubIdentity) -> Callable[..., None]:
+def in_step(monkeypatch: pytest.MonkeyPatch, identity: GitHubIdentity) -> InStep:
     """Sets the variables of a step that has the role, changed by the keyword arguments."""
 
     def enter(server: GitHubIdentity = identity, **more: str) -> None:
@@ -82,7 +84,7 @@ CLIENTS: dict[str, Callable[[], str]] = {
 
 
 def test_every_client_signs_with_the_workflows_role(
-    identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    identity: GitHubIdentity, in_step: InStep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOTHER")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
@@ -98,7 +100,7 @@ def test_a_broken_answer_is_requested_again(
     service: str,
     fault: str,
     identity: GitHubIdentity,
-    in_step: Callable[..., None],
+    in_step: InStep,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_step()
@@ -110,9 +112,7 @@ def test_a_broken_answer_is_requested_again(
 
 
 @pytest.mark.parametrize(("service", "fault"), [*itertools.product(("oidc", "sts"), BROKEN[1:])])
-def test_attempts_are_bounded(
-    service: str, fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
-) -> None:
+def test_attempts_are_bounded(service: str, fault: str, identity: GitHubIdentity, in_step: InStep) -> None:
     in_step()
     identity.faults[service] = [f"always:{fault}"]
     with pytest.raises(ServiceError, match=ROLE) as caught:
@@ -124,7 +124,7 @@ def test_attempts_are_bounded(
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_is_no_refusal_of_the_role_is_tried_again_with_a_new_token(
-    fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+    fault: str, identity: GitHubIdentity, in_step: InStep
 ) -> None:
     in_step()
     identity.faults["sts"] = [fault, fault]
@@ -133,7 +133,7 @@ def test_what_is_no_refusal_of_the_role_is_tried_again_with_a_new_token(
 
 
 def test_no_attempt_starts_after_the_time_for_attempts(
-    identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    identity: GitHubIdentity, in_step: InStep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_step()
     shorten_answers(monkeypatch)
@@ -155,7 +155,7 @@ ADVICE = {
     ("service", "fault"), [*(("oidc", each) for each in REFUSED_TOKENS), *(("sts", e) for e in REFUSED_ROLES)]
 )
 def test_what_is_refused_is_not_requested_again_and_has_a_fix(
-    service: str, fault: str, identity: GitHubIdentity, in_step: Callable[..., None]
+    service: str, fault: str, identity: GitHubIdentity, in_step: InStep
 ) -> None:
     in_step()
     identity.faults[service] = [f"always:{fault}"]
@@ -182,9 +182,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_wrong_variables_are_named_before_anything_is_requested(
-    identity: GitHubIdentity, in_step: Callable[..., None]
-) -> None:
+def test_wrong_variables_are_named_first(identity: GitHubIdentity, in_step: InStep) -> None:
     for variables, words in WRONG:
         in_step(**variables)
         for sign in CLIENTS.values():
@@ -194,9 +192,7 @@ def test_wrong_variables_are_named_before_anything_is_requested(
     assert identity.calls == []
 
 
-def test_the_session_policy_follows_the_access_of_the_step(
-    identity: GitHubIdentity, in_step: Callable[..., None]
-) -> None:
+def test_the_session_policy_follows_the_access_of_the_step(identity: GitHubIdentity, in_step: InStep) -> None:
     reads = {"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}
     writes = {"s3:PutObject", "s3:AbortMultipartUpload", "kms:GenerateDataKey"}
     for access, expected in {"": set(), "read": reads, "check": reads | writes, "write": set()}.items():
@@ -207,9 +203,7 @@ def test_the_session_policy_follows_the_access_of_the_step(
         assert len(identity.policies[-1]) < 2048, "the limit of STS"
 
 
-def test_one_region_holds_for_every_client(
-    in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_region_holds_for_every_client(in_step: InStep, monkeypatch: pytest.MonkeyPatch) -> None:
     for variables, region in (
         ({}, "us-east-1"),
         ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
@@ -227,7 +221,7 @@ def test_one_region_holds_for_every_client(
 
 
 def test_without_a_role_nothing_changes(
-    identity: GitHubIdentity, in_step: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    identity: GitHubIdentity, in_step: InStep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOWN")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "own")
@@ -239,9 +233,7 @@ def test_without_a_role_nothing_changes(
     assert identity.calls == []
 
 
-def test_credentials_are_refreshed_before_they_expire_and_once_for_all_threads(
-    in_step: Callable[..., None],
-) -> None:
+def test_credentials_are_refreshed_early_and_once_for_all_threads(in_step: InStep) -> None:
     with github_identity(life=600) as identity:  # less than the 15 minutes in which botocore refreshes
         in_step(identity)
         credentials = aws_session.botocore_session().get_credentials()
@@ -254,7 +246,7 @@ def test_credentials_are_refreshed_before_they_expire_and_once_for_all_threads(
 
 @pytest.mark.parametrize(("life", "ends"), [(600, False), (60, True)])
 def test_a_refresh_that_fails_ends_what_uses_the_credentials_only_shortly_before_they_expire(
-    life: float, ends: bool, in_step: Callable[..., None]
+    life: float, ends: bool, in_step: InStep
 ) -> None:
     with github_identity(life=life) as identity:
         in_step(identity)
@@ -267,10 +259,23 @@ def test_a_refresh_that_fails_ends_what_uses_the_credentials_only_shortly_before
             session_token(credentials)
 
 
-def test_credentials_that_have_expired_already_are_no_answer(
-    in_step: Callable[..., None],
-) -> None:
+def test_credentials_that_have_expired_already_are_no_answer(in_step: InStep) -> None:
     with github_identity(life=-5) as identity:
         in_step(identity)
         with pytest.raises(ServiceError, match="expired already"):
             aws_session.assume_workflow_role()
+
+
+@pytest.mark.parametrize("region", ["", "us west", "-us", "us_west_2", "a" * 64])
+def test_a_region_that_is_none_is_refused_with_the_option_that_names_one(region: str) -> None:
+    with pytest.raises(ConfigError, match="--region, such as") as caught:
+        AwsAccount(region)
+    assert region in str(caught.value)
+    assert ".;" not in str(caught.value)
+
+
+def test_a_missing_profile_is_named_and_not_called_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nope")
+    with pytest.raises(ConfigError, match=r"nope.*AWS_PROFILE") as caught:
+        AwsAccount("us-west-2")
+    assert "--region" not in str(caught.value)

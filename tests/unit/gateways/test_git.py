@@ -35,9 +35,7 @@ def test_a_clean_tree_is_identified_by_its_commit(repository: Path) -> None:
     }
 
 
-def test_git_of_a_container_job_trusts_its_workspace(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_in_a_container_trusts_its_workspace(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the checkout belongs to another user."""
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
@@ -275,9 +273,7 @@ def test_a_module_is_changed_that_was_imported_with_other_contents_than_the_comm
 
 
 @pytest.mark.parametrize("then", [b"", b"a = 1\r\n", b"a = '\xe9'\n"])
-def test_a_module_of_any_bytes_is_not_changed_by_an_edit_after_its_import(
-    repository: Path, then: bytes
-) -> None:
+def test_a_module_of_any_bytes_is_unchanged_by_an_edit_after_import(repository: Path, then: bytes) -> None:
     module = repository / "src" / "a.py"
     module.write_bytes(then)
     git(repository, "commit", "-q", "-am", "Edit")

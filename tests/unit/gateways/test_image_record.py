@@ -72,9 +72,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_code_that_was_changed_since_is_dirty_with_its_digest(
-    house: Path, change: Callable[[Path], object]
-) -> None:
+def test_code_changed_since_is_dirty_with_its_digest(house: Path, change: Callable[[Path], object]) -> None:
     change(house)
     assert facts(house) == {"commit": COMMIT, "dirty": True, "diff_sha256": code_sha256(house)}
 

@@ -158,9 +158,7 @@ def test_the_first_failure_ends_the_others_and_gives_the_exit_code(
 
 
 @pytest.mark.usefixtures("ray")
-def test_a_command_that_does_not_end_when_told_to_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_ignores_its_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_nodes, "_END_SECONDS", 0.2)
     text = '[ "$PET_NODE_RANK" = 1 ] && sleep 0.2 && exit 7; trap "" TERM; exec sleep 30'
     began = time.monotonic()

@@ -82,9 +82,7 @@ def expects(request: bytes) -> bool:
     return b"expect: 100-continue" in request.partition(b"\r\n\r\n")[0].lower()
 
 
-def test_a_small_file_goes_in_one_request_that_nothing_is_asked_before(
-    server: Server, bucket: Bucket
-) -> None:
+def test_a_small_file_goes_in_one_request_and_none_before(server: Server, bucket: Bucket) -> None:
     for _ in range(3):
         bucket.create("put_object", "k", Body=b"1234", Metadata={"a": "b"})
     assert (server.connections, len(server.requests)) == (1, 3)
@@ -128,9 +126,7 @@ def read_range(store: S3Store, start: int, length: int) -> bytes:
     return store._range("k", start, start + length, "")
 
 
-def test_a_range_that_breaks_off_goes_on_where_it_broke(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_that_breaks_off_is_resumed_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_that_asks(3, monkeypatch)
     server.answers = [ranged(b"12", 5), b"", ranged(b"345", 3)]
     assert read_range(store, 10, 5) == b"12345"
@@ -197,9 +193,7 @@ def test_a_listing_that_arrives_damaged_is_asked_for_again_and_refused_in_the_en
         list(store.list_objects(""))
 
 
-def test_a_refusal_names_the_request_for_those_who_ask_the_owner_of_the_store(
-    server: Server, store: S3Store
-) -> None:
+def test_a_refusal_names_the_request_for_the_owner_of_the_store(server: Server, store: S3Store) -> None:
     body = b"<Error><Code>QuotaExceeded</Code></Error>"
     head = b"HTTP/1.1 400 No\r\nx-amz-request-id: 4711\r\nContent-Length: %d\r\n\r\n" % len(body)
     server.answers = [head + body]
@@ -207,9 +201,7 @@ def test_a_refusal_names_the_request_for_those_who_ask_the_owner_of_the_store(
         store.put_new("k", b"", metadata={})
 
 
-def test_a_store_without_the_checksum_of_large_files_is_known_when_a_number_is_claimed(
-    server: Server, store: S3Store
-) -> None:
+def test_a_store_without_large_checksums_is_known_at_the_claim(server: Server, store: S3Store) -> None:
     """Otherwise the first file above 64 MiB would fail, hours after the start."""
     missing = b"HTTP/1.1 404 -\r\nContent-Length: 0\r\n\r\n"
     body = b"<Error><Code>InvalidArgument</Code><Message>Invalid checksum algorithm</Message></Error>"
@@ -247,9 +239,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 @pytest.mark.parametrize(
     "said", [b"", HEAD[:20], HEAD, HEAD + b"\r\n", HEAD + b"\r\n" + b"x" * 50_000], ids=len
 )
-def test_a_server_that_falls_silent_is_not_waited_for_and_not_believed(
-    said: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_server_is_not_waited_for_or_believed(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Silent(said)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     store = S3Store("runs", "", encryption="none", call_seconds=0.3)

@@ -51,9 +51,7 @@ def test_the_code_is_the_main_workers_or_that_of_the_failure_that_ended_it(
 
 
 @pytest.mark.process
-def test_a_signal_before_there_is_a_run_to_save_interrupts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_before_there_is_a_run_interrupts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = tmp_path / "ready"
 
     def stop() -> None:
@@ -69,9 +67,7 @@ def test_a_signal_before_there_is_a_run_to_save_interrupts(
 
 
 @pytest.mark.process
-def test_a_signal_while_the_workers_are_being_started_ends_them_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_workers_start_ends_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **options)
@@ -84,9 +80,7 @@ def test_a_signal_while_the_workers_are_being_started_ends_them_too(
     assert time.monotonic() - began < 30, "the workers were left to themselves"
 
 
-def test_a_worker_writes_its_code_and_exits_with_0_after_a_common_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_common_stop_a_worker_exits_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, str]] = []
 
     def leave(code: int) -> int:

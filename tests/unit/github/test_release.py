@@ -57,9 +57,7 @@ def test_a_candidate_is_preliminary(checkout: Make) -> None:
         ({"date": "unreleased"}, "CHANGELOG.md: 1.2.0 has no date such as 2026-11-21, but 'unreleased'"),
     ],
 )
-def test_files_whose_versions_disagree_are_named(
-    checkout: Make, places: dict[str, str], problem: str
-) -> None:
+def test_files_of_differing_versions_are_named(checkout: Make, places: dict[str, str], problem: str) -> None:
     with pytest.raises(CheckFailedError) as caught:
         read_release(checkout(**places), "v1.2.0")
     assert str(caught.value) == f"{problem}\nNothing was released as v1.2.0."

@@ -1,4 +1,4 @@
-"""The values that a workflow run resolves from inputs and variables for all later jobs."""
+"""The values that a workflow run resolves for all later jobs, and when another segment follows."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,8 @@ from tests.cases import each_case
 
 from trainyard.config.load import load_config
 from trainyard.config.schema import Config
-from trainyard.errors import ConfigError
+from trainyard.errors import ConfigError, ExitCode
+from trainyard.github.continuation import SegmentEnd, next_segment
 from trainyard.github.run_plan import DispatchInputs, RunPlan, overrides_in, plan_on, resolve, usd_per_hour
 from trainyard.github.target import Target
 from trainyard.report.plan.plan_text import read_plan
@@ -56,10 +57,7 @@ def test_the_epochs_are_one_more_change_after_the_others(smoke: Config) -> None:
 def test_what_is_not_told_is_named_with_the_command_that_tells_it(smoke: Config) -> None:
     fresh = plan_run(smoke, variables={"GITHUB_EVENT_NAME": "push"})
     assert [(each.what, each.command) for each in fresh.missing_settings] == [
-        (
-            "where to train",
-            """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'""",
-        ),
+        ("where to train", """gh variable set TRAINYARD_RUNNER_LABELS --body '["self-hosted","gpu"]'"""),
         ("where to store", "gh variable set TRAINYARD_STORE --body s3://BUCKET/PREFIX"),
     ]
     assert (fresh.trains, fresh.is_refused) == (False, False)
@@ -209,9 +207,7 @@ def test_the_overrides_of_a_dispatch_keep_their_spaces_in_quotes(text: str, word
     assert list(overrides_in(again)) == words
 
 
-def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_own(
-    smoke: Config,
-) -> None:
+def test_a_queue_is_one_set_of_labels_of_one_runner_and_a_next_segment_has_its_own(smoke: Config) -> None:
     def queue(segment: Segment = FIRST, **variables: str) -> str:
         return str(plan_run(smoke, segment, STORE | variables).job_plan()["queue"])
 
@@ -265,3 +261,30 @@ def test_a_later_segment_looks_into_the_store_and_says_why_it_is_there(smoke: Co
     assert (outputs["segment"], outputs["fetch"], outputs["resume"]) == ("2", "true", MANIFEST)
     assert outputs["reason"] == "the time limit of a job"
     assert outputs["run_dir"] == "runs/gh-4711"
+
+
+SECOND = Segment("4711", 2, 812, "0123456789abcdef0123456789abcdef01234567", step=100)
+
+
+@each_case(
+    ("changes", "most", "step", "reason"),
+    [
+        ({}, 5, 250, "segment 2 stopped at step 250"),
+        ({}, 3, 250, "segment 2 stopped at step 250"),
+        ({}, 2, None, "is the last of 2"),
+        *(({"exit_code": code}, 5, None, f"exit code {code}") for code in (0, 1, 2, 3, 137)),
+        *(({"step": step}, 5, None, "made no progress") for step in (100, 99)),
+        ({"stored": False}, 5, None, "not in the store"),
+        ({"step": None}, 5, None, "not in the store"),
+        # A job on a cluster that outlives the segment is followed by the next one.
+        ({"is_running": True, "step": None, "stored": False}, 5, 100, "a job that still trains"),
+        ({"is_running": True, "step": None, "stored": False}, 2, None, "is the last of 2"),
+    ],
+)
+def test_a_segment_is_followed_if_it_stopped_with_progress_that_is_stored(
+    changes: dict[str, Any], most: int, step: int | None, reason: str
+) -> None:
+    end = {"exit_code": int(ExitCode.STOPPED), "step": 250, "stored": True, **changes}
+    decision = next_segment(SegmentEnd(SECOND, **end), most=most)
+    assert reason in decision.reason
+    assert decision.next == (None if step is None else SECOND.next(step=step))

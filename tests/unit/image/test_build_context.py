@@ -1,4 +1,4 @@
-"""The files of a context: what is left out, what is refused, and what changes its digest."""
+"""The files and the secrets of a build: what is left out, what is refused, and what changes its digest."""
 
 import hashlib
 import shutil
@@ -11,28 +11,25 @@ from tests.cases import each_case
 from tests.git_repository import git
 
 from trainyard.errors import ConfigError
-from trainyard.gateways.images.context_files import (
-    LISTING,
-    FileOnDisk,
-    HashedFile,
-    copy_files,
-    hash_files,
-    list_files,
-    tool_files,
-    write_archive,
-)
+from trainyard.gateways.images import context_files
 from trainyard.gateways.process import run_program
+from trainyard.image.building.build_secrets import (
+    BuildSecret,
+    build_variables_of_secrets,
+    parse_secret,
+    require_readable,
+)
 from trainyard.image.context.build_context import content_digest, require_usable
 from trainyard.image.context.context_secrets import secret_by_content, secret_by_name, secret_in
 from trainyard.image.context.ignore_rules import is_ignored, parse_ignore_file
 
 
-def listed(name: str, size: int = 1) -> FileOnDisk:
-    return FileOnDisk(name, size, "file")
+def listed(name: str, size: int = 1) -> context_files.FileOnDisk:
+    return context_files.FileOnDisk(name, size, "file")
 
 
-def hashed(name: str, digit: str) -> HashedFile:
-    return HashedFile(name, "file", digit * 64, None)
+def hashed(name: str, digit: str) -> context_files.HashedFile:
+    return context_files.HashedFile(name, "file", digit * 64, None)
 
 
 @each_case(
@@ -99,7 +96,7 @@ def test_a_text_of_any_usual_size_is_examined_to_its_last_byte_and_a_binary_is_n
     token = b"ghp" + b"_" + b"a1B" * 12
     for head, secret in ((b"", "a token of GitHub"), (b"x\n" * 2**20, "a token of GitHub"), (b"\0", None)):
         (tmp_path / "a").write_bytes(content := head + token + b"\n")
-        (read,) = hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
+        (read,) = context_files.hash_files(tmp_path, [("a", "file")], examine=secret_by_content)
         assert (read.sha256, read.secret) == (hashlib.sha256(content).hexdigest(), secret)
 
 
@@ -117,7 +114,7 @@ CONTENTS = {
 def test_a_secret_is_known_by_its_content_and_never_repeated(tmp_path: Path) -> None:
     for kind, content in CONTENTS.items():
         (tmp_path / "notes.txt").write_bytes(content)
-        read = hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
+        read = context_files.hash_files(tmp_path, [("notes.txt", "file")], examine=secret_by_content)
         assert secret_in("notes.txt", content) and read[0].secret, kind
         assert content[-10:].decode() not in read[0].secret
     for content in (
@@ -151,8 +148,8 @@ INPUTS = {"dockerfile": "FROM x", "platform": "linux/amd64"}
         ([hashed("ab", "1"), hashed("", "2")], INPUTS),
     ],
 )
-def test_every_change_of_what_goes_in_changes_the_digest(
-    files: list[HashedFile], inputs: dict[str, str]
+def test_every_change_of_content_changes_the_digest(
+    files: list[context_files.HashedFile], inputs: dict[str, str]
 ) -> None:
     assert content_digest(files, inputs) != content_digest(BASE, INPUTS)
     assert content_digest(files[::-1], inputs) == content_digest(files, inputs), "their order is none"
@@ -173,61 +170,57 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_only_what_git_tracks_is_listed(repository: Path) -> None:
-    assert [(f.name, f.mode) for f in list_files(repository)] == [
+    assert [(f.name, f.mode) for f in context_files.list_files(repository)] == [
         ("Dockerfile", "file"),
         ("link", "link"),
         ("sub/run.sh", "executable"),
     ]
-    assert [f.name for f in list_files(repository / "sub")] == ["run.sh"]
+    assert [f.name for f in context_files.list_files(repository / "sub")] == ["run.sh"]
 
 
-def test_a_folder_that_git_does_not_track_gives_nothing_and_a_broken_repository_is_not_guessed(
-    repository: Path,
-) -> None:
+def test_an_untracked_folder_gives_nothing_and_a_broken_repository_an_error(repository: Path) -> None:
     (repository / "new").mkdir()
     (repository / "new" / "secret").write_text("x")
-    assert list_files(repository / "new") == []
+    assert context_files.list_files(repository / "new") == []
     (repository / ".git" / "HEAD").write_text("broken")
     with pytest.raises(ConfigError, match="nothing is sent"):
-        list_files(repository)
+        context_files.list_files(repository)
 
 
 def test_a_folder_outside_git_is_listed_without_its_environments(tmp_path: Path) -> None:
     for name in ("a.py", ".venv/x", "node_modules/y", "__pycache__/z", "b/c.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert sorted(f.name for f in list_files(tmp_path)) == ["a.py", "b/c.py"]
+    assert sorted(f.name for f in context_files.list_files(tmp_path)) == ["a.py", "b/c.py"]
 
 
-def test_an_archive_is_the_same_bytes_wherever_and_whenever_it_is_made(
-    repository: Path, tmp_path: Path
-) -> None:
-    sources = {file.name: repository / file.name for file in list_files(repository)}
-    first = write_archive(sources, tmp_path / "one.zip")
+def test_an_archive_has_the_same_bytes_at_all_times_and_places(repository: Path, tmp_path: Path) -> None:
+    sources = {file.name: repository / file.name for file in context_files.list_files(repository)}
+    first = context_files.write_archive(sources, tmp_path / "one.zip")
     time.sleep(0.01)
     for path in sources.values():
         path.touch()
-    copy_files(sources, tmp_path / "copy")
+    context_files.copy_files(sources, tmp_path / "copy")
     again = {name: tmp_path / "copy" / name for name in sources}
-    assert write_archive(again, tmp_path / "two.zip") == first
+    assert context_files.write_archive(again, tmp_path / "two.zip") == first
 
 
 @pytest.mark.skipif(shutil.which("unzip") is None, reason="unzip is not here")
 def test_an_unpacked_archive_is_the_context_it_was_made_of(repository: Path, tmp_path: Path) -> None:
     """CodeBuild installs an environment beside the files, and has no git: the listing names the files."""
-    sources = {file.name: repository / file.name for file in list_files(repository)}
-    write_archive(sources, tmp_path / "one.zip")
+    sources = {file.name: repository / file.name for file in context_files.list_files(repository)}
+    context_files.write_archive(sources, tmp_path / "one.zip")
     assert run_program(["unzip", "-q", "one.zip", "-d", "src"], seconds=20, cwd=tmp_path).ok
     (tmp_path / "src" / ".uv").mkdir()
     (tmp_path / "src" / ".uv" / "huge").write_text("not of the context")
-    assert list_files(tmp_path / "src") == list_files(repository)
-    assert [f.name for f in list_files(tmp_path / "src" / "sub")] == ["run.sh"]
-    assert (tmp_path / "src" / LISTING).is_file()
+    assert context_files.list_files(tmp_path / "src") == context_files.list_files(repository)
+    assert [f.name for f in context_files.list_files(tmp_path / "src" / "sub")] == ["run.sh"]
+    assert (tmp_path / "src" / context_files.LISTING).is_file()
 
 
 def test_the_scripts_go_with_every_source() -> None:
     root = Path(__file__).resolve().parents[3]
-    names = set(tool_files(root, root / "src/trainyard"))
+    names = set(context_files.tool_files(root, root / "src/trainyard"))
     assert {"buildspec.yml", "Makefile", "scripts/build_image.py", "requirements-training.txt"} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
 
@@ -237,7 +230,96 @@ def test_an_installed_package_sends_its_own_library(tmp_path: Path) -> None:
     for file in (data / "buildspec.yml", data / "skills/x/SKILL.md", package / "commands/__init__.py"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x")
-    assert tool_files(data, package) == {
+    assert context_files.tool_files(data, package) == {
         "buildspec.yml": data / "buildspec.yml",
         "src/trainyard/commands/__init__.py": package / "commands/__init__.py",
     }
+
+
+KEY = "q7Zr4tK9vXw2Lm8Pn3Bd"
+PASSWORD = "s3curePassw0rt"
+
+SECRETS = {
+    ".npmrc": f"//registry.npmjs.org/:_authToken={KEY}",
+    "config/prod.env": f"DB_PASSWORD={PASSWORD}",
+    "docker/config.json": '{"auths": {"ghcr.io": {"auth": "dXNlcjpxN1pyNHRLOXZYdw=="}}}',
+    "kube/config": f"users:\n- user:\n    token: {KEY}\n",
+    "deploy/cluster.yaml": f"users:\n- user:\n    client-key-data: {KEY * 3}\n",
+    "terraform.tfstate": "{}",
+    "pip.conf": f"[global]\nindex-url = https://team:{PASSWORD}@pypi.corp.net/simple",
+    "requirements.txt": f"--index-url https://team:{PASSWORD}@pypi.corp.net/simple\ntorch",
+    "kaggle.json": f'{{"username": "a", "key": "{KEY}"}}',
+    "app/settings.yaml": f"url: postgresql+psycopg://app:{PASSWORD}@db.corp.net/app",
+    "comet.ini": f"[comet]\napi_key = {KEY}",
+}
+INNOCENT = {
+    ".npmrc": "registry=https://registry.npmjs.org/\n//x/:_authToken=${NPM_TOKEN}",
+    "config/prod.env": "LOG_LEVEL=info\nHF_TOKEN=${HF_TOKEN}\nDB_PASSWORD=your_password\n",
+    "docker/config.json": '{"hidden_size": 8}',
+    "kube/config": "users: []\n",
+    "model/config.json": '{"auth": true}',
+    "pip.conf": "[global]\nindex-url = https://pypi.org/simple",
+    "requirements.txt": "--index-url https://${USER}:${PASSWORD}@pypi.corp.net/simple\ntorch",
+    "alembic.ini": "sqlalchemy.url = postgresql://user:password@db/app",
+    "local.yaml": "url: postgresql://postgres:postgres@localhost/app",
+    "docs/setup.md": f"postgresql://app:{PASSWORD}@db.corp.net/app",
+    "comet.ini": "[comet]\nworkspace = team",
+    "prod.env.example": f"DB_PASSWORD={PASSWORD}",
+}
+
+
+def test_a_secret_in_settings_is_found_and_settings_without_one_are_sent() -> None:
+    assert [name for name, text in SECRETS.items() if not secret_in(name, text.encode())] == []
+    assert [name for name, text in INNOCENT.items() if secret_in(name, text.encode())] == []
+
+
+ARN = "arn:aws:secretsmanager:us-west-2:123456789012:secret:trainyard/pip-AbCdEf"
+PLACES = {"src": "/run/token", "env": "PIP_TOKEN", "secretsmanager": "trainyard/pip"}
+VALUE = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+"""A value that somebody may give by mistake instead of its place."""
+WRONG = (
+    *("", "pip", "id=", "id=pip,src=", VALUE, f"id=a b,src={VALUE}", f"id=pip,value={VALUE}"),
+    *(f"id=pip,env={VALUE}-", f"id=pip,src=/a,env={VALUE}", f"id=pip,secretsmanager={VALUE} {VALUE}"),
+)
+
+
+def test_a_secret_has_an_id_and_one_place() -> None:
+    for kind, place in PLACES.items():
+        for form in ("id=pip,{}={}", "type=file,id=pip,{}={}", "{}={},id=pip"):
+            assert parse_secret(form.format(kind, place)) == BuildSecret("pip", kind, place)
+    assert parse_secret("id=pip,source=/a") == BuildSecret("pip", "src", "/a")
+    assert parse_secret("id=PIP_TOKEN") == BuildSecret("PIP_TOKEN", "env", "PIP_TOKEN")
+    assert parse_secret(f"id=pip,secretsmanager={ARN}").place == ARN
+
+
+@each_case("text", WRONG)
+def test_another_form_is_refused_without_the_text_that_may_be_a_secret(text: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_secret(text)
+    assert VALUE not in str(refusal.value)
+    assert "id=ID,src=FILE" in str(refusal.value)
+
+
+def test_the_build_in_aws_gets_names_that_its_role_can_read_and_never_values() -> None:
+    def variables(kind: str, place: str, project: str = "trainyard") -> tuple[dict[str, str], dict[str, str]]:
+        return build_variables_of_secrets([BuildSecret("pip", kind, place)], project=project)
+
+    for place in (PLACES["secretsmanager"], ARN, "trainyard/pip:token"):
+        plain, named = variables("secretsmanager", place)
+        assert plain == {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1"}
+        assert named == {parse_secret(plain["BUILD_SECRETS"]).place: place}
+        with pytest.raises(ConfigError, match="names begin with lab/"):
+            variables("secretsmanager", place, "lab")
+    for kind in ("src", "env"):
+        with pytest.raises(ConfigError, match="a name that begins with trainyard/"):
+            variables(kind, PLACES[kind])
+
+
+def test_a_builder_on_this_machine_reads_files_and_variables_that_are_set() -> None:
+    require_readable([BuildSecret("pip", "src", "/a"), BuildSecret("hf", "env", "HF")], {"HF": ""})
+    for secret, said in (
+        (BuildSecret("pip", "secretsmanager", "trainyard/pip"), "only a build in AWS"),
+        (BuildSecret("pip", "env", "HF"), "the variable HF is not set"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            require_readable([secret], {})

@@ -348,9 +348,7 @@ def test_a_base_with_torch_is_proposed_only_where_something_needs_it() -> None:
         ("nvidia/cuda:12.8.1-runtime-ubuntu24.04", "", "python:3.12-bookworm"),
     ],
 )
-def test_packages_that_compile_when_they_run_get_a_base_with_a_compiler(
-    base: str, more: str, proposed: str
-) -> None:
+def test_packages_that_compile_at_run_time_get_a_compiler(base: str, more: str, proposed: str) -> None:
     found = declared(f"FROM {base}{DIGEST}\n{more}RUN pip install torch==2.8.0 vllm==0.11.0\nUSER 1\n")
     assert choose_base(found, efa=False)[0] == (proposed or found.base.image)
 

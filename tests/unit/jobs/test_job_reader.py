@@ -55,9 +55,7 @@ def test_of_jobs_of_one_name_the_own_one_is_meant_unless_a_kind_is_named(cluster
 
 
 @pytest.mark.parametrize("status", [403, 410, 422, 429, 500, CUT_BEFORE])
-def test_a_kind_that_is_refused_is_an_error_only_where_no_other_is_found(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_a_refused_kind_is_an_error_only_where_no_other_is_found(cluster: MemoryCluster, status: int) -> None:
     cluster.fault("GET", "/pytorchjobs/job", status)
     with pytest.raises(ServiceError):
         look(cluster).find_job("team", "job")
@@ -65,9 +63,7 @@ def test_a_kind_that_is_refused_is_an_error_only_where_no_other_is_found(
     assert look(cluster).find_job("team", "job").kind.name == "rayjob"
 
 
-def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_that_they_run_on(
-    cluster: MemoryCluster,
-) -> None:
+def test_the_jobs_of_a_namespace_are_listed_without_the_clusters_they_use(cluster: MemoryCluster) -> None:
     plant(cluster, "pytorchjob", "a")
     plant(cluster, "rayjob", "b")
     plant(cluster, "raycluster", "b")
@@ -156,9 +152,7 @@ def test_what_may_not_be_seen_is_left_out(cluster: MemoryCluster, ending: str, s
     assert [raw["kind"] for raw in seen.owned] == [k for k in ("JobSet", "Job", "Workload") if k != left_out]
 
 
-def test_a_job_that_is_gone_is_seen_as_gone_and_one_that_is_refused_is_an_error(
-    cluster: MemoryCluster,
-) -> None:
+def test_a_job_that_is_gone_is_seen_as_gone_and_a_refused_one_is_an_error(cluster: MemoryCluster) -> None:
     plant(cluster, "pytorchjob")
     looking = look(cluster)
     found = looking.find_job("team", "job")

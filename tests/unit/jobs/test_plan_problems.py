@@ -97,9 +97,7 @@ NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
 
 @each_case("command", [(), OWN], ids=["trainer", "own"])
 @each_case("name", EFA)
-def test_pods_without_the_efa_of_their_type_are_refused_unless_tcp_is_asked_for(
-    name: str, command: tuple[str, ...]
-) -> None:
+def test_pods_without_efa_are_refused_unless_tcp_is_asked_for(name: str, command: tuple[str, ...]) -> None:
     whole = room_of_type(name)
     assert whole is not None
     place: dict[str, Any] = {"instance_type": name, "nodes": 4, "command": command}
@@ -249,17 +247,7 @@ def test_a_wrong_name_of_the_job_and_a_missing_image_are_refused(kind: str) -> N
     """All other names are refused by the API server, in the dry run of the preflight."""
     place: dict[str, Any] = {"kind": kind, "instance_type": instance_for(kind, "p5.48xlarge")}
     longest = KINDS[kind].longest_name
-    for name in (
-        "",
-        "A",
-        "-a",
-        "a-",
-        "a.b",
-        "1a",
-        "é",
-        "a\n",
-        "a" * (longest + 1),
-    ):
+    for name in ("", "A", "-a", "a-", "a.b", "1a", "é", "a\n", "a" * (longest + 1)):
         line, *_ = problems(name=name, **place)  # Ray refuses such words of the command too
         assert line.startswith("--job-name ") and len(line) < 250, line
     for name in ("a", "gh-4711-1", "a" * longest):

@@ -12,22 +12,12 @@ from tests.unit.plan.conftest import TINYLLAMA
 from trainyard.config.parameters import count_parameters
 from trainyard.config.schema import ArchitectureConfig, Config
 from trainyard.gateways.nvidia import GpuReading
-from trainyard.machine.preflight import (
-    MachineFacts,
-    Memory,
-    disk_bytes_needed,
-    gpu_bytes_needed,
-    judge_machine,
-    refusal_text,
-    store_bytes_needed,
-    summarize_machine,
-    worst_severity,
-)
+from trainyard.machine import preflight
 from trainyard.plan.finding import Finding, Severity
 from trainyard.run.sizes import format_size
 
 GB = 10**9
-CPU_BOX = MachineFacts(
+CPU_BOX = preflight.MachineFacts(
     python="3.11.7",
     torch="2.13.0",
     torch_cuda="13.0",
@@ -67,7 +57,7 @@ def failed_checks(findings: tuple[Finding, ...]) -> list[str]:
     return [f.subject for f in findings if f.severity == Severity.ERROR]
 
 
-def old(driver: str, cuda: str, **more: Any) -> MachineFacts:
+def old(driver: str, cuda: str, **more: Any) -> preflight.MachineFacts:
     return replace(GPU_BOX, gpus=(GpuReading(0, "NVIDIA A10G", driver=driver),), torch_cuda=cuda, **more)
 
 
@@ -76,13 +66,13 @@ TWO = replace(GPU_BOX, torch_gpu_bytes=(1 * GB, 80 * GB))
 NO_TORCH = replace(CPU_BOX, torch=None, torch_cuda=None)
 WRONG = tuple(f"package-{i} 1.0 instead of 2.0" for i in range(7))
 TROUBLE = 'nvidia-smi answered "ERR!, 580.65.06, 81559, 34"'
-GOOD: tuple[tuple[str, MachineFacts], ...] = (
+GOOD: tuple[tuple[str, preflight.MachineFacts], ...] = (
     *(("auto", CPU_BOX), ("cpu", CPU_BOX), ("cpu", GPU_BOX), ("auto", GPU_BOX), ("cuda", GPU_BOX)),
     *(("cuda:0", GPU_BOX), ("cuda:1", TWO), ("cpu", replace(GPU_BOX, gpu_trouble="ERR!"))),
     *(("cpu", replace(CPU_BOX, python=python)) for python in ("3.11.0", "3.12.9", "3.13.1+")),
     *(("cuda:0", old(*each)) for each in (("580.65.06", "13.0"), ("525.60.13", "12.9"), ("1.0", "99.0"))),
 )
-BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
+BAD: tuple[tuple[str, str, preflight.MachineFacts, str, str], ...] = (
     *(
         ("cpu", "python", replace(CPU_BOX, python=python), f"{python}, but the lock is resolved for 3.11 to 3.13", "")
         for python in ("3.10.14", "3.14.0", "2.7.18", "4.0.0")
@@ -106,17 +96,17 @@ BAD: tuple[tuple[str, str, MachineFacts, str, str], ...] = (
 
 
 @each_case(("device", "facts"), GOOD)
-def test_a_machine_that_fits_passes_every_check(device: str, facts: MachineFacts) -> None:
-    findings = judge_machine(config(device, TINYLLAMA if "cuda" in device else None), facts)
-    assert worst_severity(findings) == Severity.PASSED
+def test_a_machine_that_fits_passes_every_check(device: str, facts: preflight.MachineFacts) -> None:
+    findings = preflight.judge_machine(config(device, TINYLLAMA if "cuda" in device else None), facts)
+    assert preflight.worst_severity(findings) == Severity.PASSED
     assert {f.fix for f in findings} == {""}
 
 
 @each_case(("device", "check", "facts", "found", "fix"), BAD)
 def test_a_machine_that_does_not_fit_is_refused_with_what_is_wrong_and_its_fix(
-    device: str, check: str, facts: MachineFacts, found: str, fix: str
+    device: str, check: str, facts: preflight.MachineFacts, found: str, fix: str
 ) -> None:
-    findings = judge_machine(config(device, TINYLLAMA if check == "gpu memory" else None), facts)
+    findings = preflight.judge_machine(config(device, TINYLLAMA if check == "gpu memory" else None), facts)
     assert failed_checks(findings) == [check]
     bad = finding(findings, check)
     assert found in bad.evidence and bad.fix is not None and fix in bad.fix
@@ -126,21 +116,21 @@ def test_with_auto_an_unusable_gpu_is_reported_but_the_cpu_may_train() -> None:
     no_driver: dict[str, Any] = {"gpu_trouble": "nvidia-smi failed (exit code 9): no driver", "gpus": ()}
     old_driver = {"gpus": (GpuReading(0, "NVIDIA A10G", driver="470.1"),)}
     for broken in (no_driver, old_driver, {"torch_cuda": None}, {}):
-        findings = judge_machine(config("auto"), replace(UNUSABLE, **broken))
+        findings = preflight.judge_machine(config("auto"), replace(UNUSABLE, **broken))
         assert finding(findings, "gpu").severity == Severity.WARNING
-        assert worst_severity(findings) == Severity.WARNING
+        assert preflight.worst_severity(findings) == Severity.WARNING
 
 
 def test_the_need_for_gpu_memory_is_computed_from_the_shape() -> None:
     small = config(shape=ArchitectureConfig(), batch_size=2)
     half = small.model_copy(update={"model": small.model.model_copy(update={"dtype": "bfloat16"})})
     parameters, logits = count_parameters(ArchitectureConfig()).total, 2 * 2048 * 256
-    assert gpu_bytes_needed(small) == 16 * parameters + 8 * logits
-    assert gpu_bytes_needed(half) == 16 * parameters + 4 * logits
+    assert preflight.gpu_bytes_needed(small) == 16 * parameters + 8 * logits
+    assert preflight.gpu_bytes_needed(half) == 16 * parameters + 4 * logits
 
 
 def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
-    findings = judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
+    findings = preflight.judge_machine(config("cuda:0", TINYLLAMA), replace(GPU_BOX, disk_free_bytes=9 * GB))
     assert failed_checks(findings) == ["disk"]
     assert finding(findings, "disk").evidence.startswith(
         "9.0 GB free at runs, but 79.2 GB are needed (6 checkpoints"
@@ -149,18 +139,21 @@ def test_a_full_disk_is_refused_with_the_folder_and_both_figures() -> None:
 
 def test_the_need_for_disk_counts_one_more_checkpoint_than_are_kept_and_the_permanent_ones() -> None:
     checkpoint = 12 * count_parameters(ArchitectureConfig()).total
-    assert disk_bytes_needed(config()) == 6 * checkpoint
+    assert preflight.disk_bytes_needed(config()) == 6 * checkpoint
     longer = config(max_steps=5000)
     saving = longer.checkpointing.model_copy(update={"keep_every": 2000})
-    assert disk_bytes_needed(longer.model_copy(update={"checkpointing": saving})) == (6 + 2) * checkpoint
+    assert (
+        preflight.disk_bytes_needed(longer.model_copy(update={"checkpointing": saving}))
+        == (6 + 2) * checkpoint
+    )
 
 
 def test_all_problems_are_reported_at_once() -> None:
     wrong = ("torch 2.0 instead of 2.13.0",)
     facts = replace(NO_TORCH, python="3.10.1", lock_differences=wrong, disk_free_bytes=0)
-    findings = judge_machine(config("cuda:0"), facts)
+    findings = preflight.judge_machine(config("cuda:0"), facts)
     assert failed_checks(findings) == ["python", "packages", "torch", "gpu", "disk"]
-    text = refusal_text(findings)
+    text = preflight.refusal_text(findings)
     assert text.count("  fix: ") == 5
     assert text.endswith("5 checks failed. Nothing was started.")
 
@@ -178,8 +171,8 @@ def test_all_problems_are_reported_at_once() -> None:
         ("auto", replace(GPU_BOX, gpus=(), torch=None), "Python 3.11.7, no torch, 1 GPU(s), 900.0 GB free"),
     ],
 )
-def test_the_summary_is_one_line(device: str, facts: MachineFacts, line: str) -> None:
-    assert summarize_machine(config(device), facts) == line
+def test_the_summary_is_one_line(device: str, facts: preflight.MachineFacts, line: str) -> None:
+    assert preflight.summarize_machine(config(device), facts) == line
 
 
 def test_a_compiler_is_required_only_if_the_configuration_compiles() -> None:
@@ -187,17 +180,17 @@ def test_a_compiler_is_required_only_if_the_configuration_compiles() -> None:
     for compiles, missing in product((True, False), ((), ("gcc or clang",), ("g++", "Python's headers"))):
         compute = given.compute.model_copy(update={"compile": compiles})
         facts = replace(GPU_BOX, missing_for_compiling=missing)
-        findings = judge_machine(given.model_copy(update={"compute": compute}), facts)
-        assert (worst_severity(findings) == Severity.ERROR) is (compiles and bool(missing))
+        findings = preflight.judge_machine(given.model_copy(update={"compute": compute}), facts)
+        assert (preflight.worst_severity(findings) == Severity.ERROR) is (compiles and bool(missing))
         if compiles and missing:
             compiler = finding(findings, "compiler")
             assert all(name in compiler.evidence for name in missing)
             assert "--set compute.compile=false" in compiler.fix
 
 
-def memory(available: int, **more: Any) -> Memory:
+def memory(available: int, **more: Any) -> preflight.Memory:
     given = {"total": 64 * GB, "swap": 0, "needed": 10 * GB, "reserve": 2 * GB}
-    return Memory(**given | {"available": available} | more)
+    return preflight.Memory(**given | {"available": available} | more)
 
 
 @each_case(
@@ -217,7 +210,7 @@ def memory(available: int, **more: Any) -> Memory:
 def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdict: Severity) -> None:
     """It is refused if memory and swap lack more than the tolerance; swap can never make it ok."""
     facts = replace(CPU_BOX, memory=memory(available, swap=swap))
-    found = finding(judge_machine(config("cpu", batch_size=8), facts), "memory")
+    found = finding(preflight.judge_machine(config("cpu", batch_size=8), facts), "memory")
     assert found.severity is verdict
     assert format_size(available) in found.evidence
     if verdict is not Severity.PASSED:
@@ -226,17 +219,17 @@ def test_main_memory_is_ok_degraded_or_refused(available: int, swap: int, verdic
 
 
 def test_unknown_memory_is_not_judged() -> None:
-    assert "memory" not in [found.subject for found in judge_machine(config("cpu"), CPU_BOX)]
+    assert "memory" not in [found.subject for found in preflight.judge_machine(config("cpu"), CPU_BOX)]
 
 
 @pytest.mark.parametrize("free_of_store", [None, 0, 71 * GB])
 def test_the_copy_in_a_store_needs_room_on_its_disk(free_of_store: int | None) -> None:
-    run, copy = disk_bytes_needed(config()), store_bytes_needed(config())
+    run, copy = preflight.disk_bytes_needed(config()), preflight.store_bytes_needed(config())
     there = replace(CPU_BOX, store="/srv/store", store_free_bytes=free_of_store)
     for free in (run - 1, run, run + copy):
-        findings = judge_machine(config(), replace(there, disk_free_bytes=free))
+        findings = preflight.judge_machine(config(), replace(there, disk_free_bytes=free))
         fits = free >= run + copy if free_of_store is None else free >= run and free_of_store >= copy
-        assert (worst_severity(findings) is Severity.PASSED) is fits
+        assert (preflight.worst_severity(findings) is Severity.PASSED) is fits
         disks = [each.evidence for each in findings if each.subject == "disk"]
         assert len(disks) == (1 if free_of_store is None else 2)
         if free == run and not fits:
@@ -265,12 +258,12 @@ def test_a_store_needs_space_for_the_checkpoints_that_a_run_keeps(
     length = asked.training.model_copy(update={"max_steps": steps})
     changed = asked.model_copy(update={"checkpointing": saving, "training": length})
     one = 12 * count_parameters(asked.model.architecture).total
-    assert store_bytes_needed(changed) == kept * one
+    assert preflight.store_bytes_needed(changed) == kept * one
 
 
 def test_code_of_no_commit_is_told_before_the_training_and_does_not_stop_it() -> None:
-    findings = judge_machine(config(), replace(CPU_BOX, has_commit=False))
+    findings = preflight.judge_machine(config(), replace(CPU_BOX, has_commit=False))
     told = finding(findings, "commit")
-    assert (told.severity, worst_severity(findings)) == (Severity.WARNING, Severity.WARNING)
+    assert (told.severity, preflight.worst_severity(findings)) == (Severity.WARNING, Severity.WARNING)
     assert "git clone" in str(told.fix)
-    assert all(each.subject != "commit" for each in judge_machine(config(), CPU_BOX))
+    assert all(each.subject != "commit" for each in preflight.judge_machine(config(), CPU_BOX))

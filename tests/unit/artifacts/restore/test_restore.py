@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import warm_start
+from tests.unit.artifacts.conftest import flip
 
 from trainyard.artifacts.record.local_paths import places_of
 from trainyard.artifacts.record.manifest import ManifestObject
@@ -58,12 +59,6 @@ def work(target: Path) -> Path:
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -53,14 +53,9 @@ def test_a_directory_that_another_machine_has_overtaken_is_moved_aside(
         stale.rmdir()
 
 
-def test_the_number_of_another_run_is_not_gone_on_with(
-    stored: RunDirectory, store: Store, tmp_path: Path
-) -> None:
+def test_the_number_of_another_run_is_refused(stored: RunDirectory, store: Store, tmp_path: Path) -> None:
     other = ResumeRequest(
-        RunDirectory(tmp_path / "other" / "gh-1"),
-        *("gh-1", "auto", store.url, 1),
-        segment=2,
-        may_fetch=True,
+        RunDirectory(tmp_path / "other" / "gh-1"), *("gh-1", "auto", store.url, 1), segment=2, may_fetch=True
     )
     with pytest.raises(VerificationError, match="nothing to resume from"):
         fetch_resume_source(other, open_store)
@@ -134,9 +129,7 @@ def test_the_local_run_stays_where_the_store_brings_an_older_one(
     assert [path.name for path in stored.path.parent.glob(f"{NAME}*")] == [NAME]
 
 
-def test_the_local_run_stays_where_nothing_can_be_brought(
-    stored: RunDirectory, store: Store, folder: Path
-) -> None:
+def test_the_local_run_stays_if_nothing_is_restored(stored: RunDirectory, store: Store, folder: Path) -> None:
     shutil.rmtree(stored.checkpoint(200))
     for step in (100, 200):
         damaged(stored_checkpoint(folder, step))

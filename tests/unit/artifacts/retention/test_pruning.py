@@ -83,9 +83,7 @@ def test_the_rules(
 
 
 @pytest.mark.parametrize("status", ["succeeded", "stopped", "failed"])
-def test_of_a_run_that_failed_age_removes_the_newest_checkpoint_too(
-    store: Store, folder: Path, make_run: Any, status: str
-) -> None:
+def test_age_removes_the_last_of_a_failed_run(store: Store, folder: Path, make_run: Any, status: str) -> None:
     directory = make_run(steps=(100, 200))
     write_outcome(directory.run_file, {"status": status, "steps": 200})
     sync_run(store, directory, 1)
@@ -194,9 +192,7 @@ def test_a_pruning_that_is_cut_short_is_a_note_and_the_next_one_finishes(
     assert verify_run(store, 1, depth=Depth.FULL).notes == ()
 
 
-def test_a_run_that_was_stored_meanwhile_is_left_alone(
-    store: Store, run: RunDirectory, make_run: Any, folder: Path
-) -> None:
+def test_a_run_stored_meanwhile_is_kept(store: Store, run: RunDirectory, make_run: Any, folder: Path) -> None:
     [plan] = plan_pruning(store, [1], RetentionRules(keep_last=1))
     make_run(steps=(600,))
     sync_run(store, run, 1)
@@ -222,9 +218,7 @@ def test_a_step_that_is_trained_and_stored_anew_while_others_are_removed_stays(
     assert ok(store, run)
 
 
-def test_the_names_are_read_again_before_every_single_checkpoint_goes(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
+def test_the_names_are_read_again_before_each_removal(store: Store, run: RunDirectory, folder: Path) -> None:
     run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
 
     def promote_while_400_goes(key: str) -> None:
@@ -248,9 +242,7 @@ def read_old(folder: Path) -> Promotion:
     return Promotion(**{name: value for name, value in content.items() if name != "schema"})
 
 
-def test_what_was_promoted_while_a_pruning_was_killed_keeps_its_bytes(
-    store: Store, run: RunDirectory, folder: Path
-) -> None:
+def test_what_was_promoted_meanwhile_keeps_its_bytes(store: Store, run: RunDirectory, folder: Path) -> None:
     run_id, checkpoint = find_promotable(store, 1, 300, depth=Depth.LISTING)
 
     class Killed(LocalStore):

@@ -32,6 +32,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.identity import read_run, write_outcome
 from trainyard.run.node_folder import NodeFolder, end_node, read_node, write_node
 
+Machines = tuple[RunDirectory, RunDirectory]
 RUN = "run-main"
 OTHERS = "__1_0.distcp"
 
@@ -49,7 +50,7 @@ def add_checkpoint(main: RunDirectory, other: RunDirectory, step: int) -> None:
 
 
 @pytest.fixture
-def machines(make_run: MakeRun, tmp_path: Path) -> tuple[RunDirectory, RunDirectory]:
+def machines(make_run: MakeRun, tmp_path: Path) -> Machines:
     """The folders of the main machine and of another machine, with the checkpoints of two steps."""
     main, other = make_run("main", steps=()), RunDirectory(tmp_path / "other" / "main")
     other.create()
@@ -63,7 +64,7 @@ def machines(make_run: MakeRun, tmp_path: Path) -> tuple[RunDirectory, RunDirect
 
 
 def test_only_the_main_machine_lists_and_only_what_is_stored(
-    machines: tuple[RunDirectory, RunDirectory], store: Store, monkeypatch: pytest.MonkeyPatch
+    machines: Machines, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main, other = machines
     monkeypatch.setattr(sync, "OTHERS_SECONDS", 0.0)
@@ -92,7 +93,7 @@ def test_only_the_main_machine_lists_and_only_what_is_stored(
 
 @pytest.mark.parametrize("content", [b"", b"x" * 1000])
 def test_other_bytes_of_another_machine_are_not_listed(
-    machines: tuple[RunDirectory, RunDirectory],
+    machines: Machines,
     store: Store,
     folder: Path,
     content: bytes,
@@ -110,9 +111,7 @@ def test_other_bytes_of_another_machine_are_not_listed(
     ]
 
 
-def test_a_part_that_is_damaged_here_is_not_sent(
-    machines: tuple[RunDirectory, RunDirectory], store: Store
-) -> None:
+def test_a_part_that_is_damaged_here_is_not_sent(machines: Machines, store: Store) -> None:
     _, other = machines
     (other.checkpoint(200) / OTHERS).write_bytes(b"y" * 1000)
     claim_run(store, run_id=RUN, key=KEY, wanted=1)
@@ -121,15 +120,13 @@ def test_a_part_that_is_damaged_here_is_not_sent(
     assert store.describe(checkpoint_prefix(1, 200) + OTHERS) is None
 
 
-def test_without_a_number_a_further_machine_waits_for_the_main_one(
-    machines: tuple[RunDirectory, RunDirectory], store: Store
-) -> None:
+def test_without_a_number_a_further_machine_waits_for_the_main_one(machines: Machines, store: Store) -> None:
     with pytest.raises(VerificationError, match="the main machine claims it"):
         sync_node(store, machines[1], None)
 
 
 def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
-    machines: tuple[RunDirectory, RunDirectory], store: Store, caplog: pytest.LogCaptureFixture
+    machines: Machines, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     main, other = machines
     running = RunningRun(store, main, 1)
@@ -145,9 +142,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
     assert "cut short" not in caplog.text, "parts of others that are not listed yet are not leftovers"
 
 
-def test_both_follow_a_run_to_its_end(
-    machines: tuple[RunDirectory, RunDirectory], folder: Path, store: Store
-) -> None:
+def test_both_follow_a_run_to_its_end(machines: Machines, folder: Path, store: Store) -> None:
     main, other = machines
     patience = Patience(poll_seconds=0.05)
     found = {}
@@ -176,7 +171,7 @@ def test_both_follow_a_run_to_its_end(
 
 
 def test_which_machine_it_is_must_be_known_before_a_run_is_followed(
-    machines: tuple[RunDirectory, RunDirectory],
+    machines: Machines,
 ) -> None:
     main, _ = machines
     (main.path / "node.json").unlink()
@@ -185,7 +180,7 @@ def test_which_machine_it_is_must_be_known_before_a_run_is_followed(
 
 
 def test_a_run_of_one_machine_is_followed_without_the_mark_of_a_machine(
-    machines: tuple[RunDirectory, RunDirectory],
+    machines: Machines,
 ) -> None:
     main, _ = machines
     (main.path / "node.json").unlink()
@@ -195,7 +190,7 @@ def test_a_run_of_one_machine_is_followed_without_the_mark_of_a_machine(
 
 
 def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
-    machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path, tmp_path: Path
+    machines: Machines, store: Store, folder: Path, tmp_path: Path
 ) -> None:
     main, other = machines
     claim_run(store, run_id=RUN, key=KEY, wanted=1)
@@ -213,7 +208,7 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
 
 
 def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
-    machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path
+    machines: Machines, store: Store, folder: Path
 ) -> None:
     """Otherwise machines that start again at once would not agree on the checkpoint."""
     main, other = machines
@@ -235,7 +230,7 @@ def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
 
 
 def test_a_part_that_nobody_lists_is_waited_for_only_so_long(
-    machines: tuple[RunDirectory, RunDirectory], store: Store, folder: Path
+    machines: Machines, store: Store, folder: Path
 ) -> None:
     main, other = machines
     claim_run(store, run_id=RUN, key=KEY, wanted=7)

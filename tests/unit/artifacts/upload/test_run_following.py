@@ -66,9 +66,7 @@ def verifies(store: Store) -> bool:
     return verify_run(store, 1, depth=Depth.FULL).ok
 
 
-def test_each_checkpoint_is_provable_as_soon_as_it_is_stored(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_each_checkpoint_is_provable_once_it_is_stored(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run(steps=(100,))
     follower = Follower(store, run)
     first, second = (folder / "manifests" / name for name in ("run-1-open-1.json", "run-1-open-2.json"))
@@ -168,9 +166,7 @@ class MortalUpload:
         """Do nothing: a dead client cleans nothing up."""
 
 
-def test_a_death_at_any_moment_loses_only_the_checkpoint_in_flight(
-    folder: Path, make_run: Any, tmp_path: Path
-) -> None:
+def test_a_death_loses_only_the_checkpoint_in_flight(folder: Path, make_run: Any, tmp_path: Path) -> None:
     """Also when a stopped run was stored before and has resumed: its first manifest is not an open one."""
     first, run = make_run("first", steps=(100,)), make_run(steps=(100, 200))
     template = LocalStore(tmp_path / "template")
@@ -229,9 +225,7 @@ def test_a_store_that_is_away_is_waited_for(
     assert verifies(store)
 
 
-def test_an_outage_that_lasts_is_given_up(
-    store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_outage_is_given_up(store: Store, make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_following, "_FIRST_PAUSE", 0.01)
 
     def away(*_: Any, **__: Any) -> None:

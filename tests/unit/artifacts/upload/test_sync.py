@@ -1,4 +1,4 @@
-"""The objects that a sync stores, those that it omits, and its messages."""
+"""The objects that a sync stores, those that it omits, its plan and its messages."""
 
 import contextlib
 import errno
@@ -15,22 +15,17 @@ from typing import Any, cast
 
 import pytest
 from tests import warm_start
-from tests.unit.artifacts.conftest import KEY
+from tests.unit.artifacts.conftest import KEY, flip
 
 from trainyard.artifacts.record.contents import Group, Item
 from trainyard.artifacts.record.run_numbers import Claim, begin_attempt
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.upload.preview import preview_run
 from trainyard.artifacts.upload.run_following import RunningRun
 from trainyard.artifacts.upload.sync import sync_run
 from trainyard.artifacts.upload.upload import GroupUploader
 from trainyard.artifacts.verify.verify import Depth, verify_run
-from trainyard.errors import (
-    AttemptEndedError,
-    ExitCode,
-    RecordError,
-    RunConflictError,
-    ServiceError,
-)
+from trainyard.errors import AttemptEndedError, ExitCode, RecordError, RunConflictError, ServiceError
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.local_store.folder import LocalStore, LocalUpload
 from trainyard.run.directory import RunDirectory
@@ -45,15 +40,7 @@ def manifest(folder: Path, name: str = "run-1-manifest.json") -> Any:
     return json.loads((folder / "manifests" / name).read_bytes())
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_everything_of_a_run_is_stored_where_the_layout_says(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_all_of_a_run_is_stored_where_the_layout_says(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     (run.logs / "rank").mkdir()
     (run.logs / "rank" / "0.log").write_text("step 1")
@@ -70,9 +57,7 @@ def test_everything_of_a_run_is_stored_where_the_layout_says(
     assert (report.sent, report.skipped, report.problems) == (12, 0, ())
 
 
-def test_the_manifest_lists_every_object_and_where_the_run_came_from(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_the_manifest_lists_each_object_and_provenance(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     write_outcome(run.run_file, {"status": "succeeded", "steps": 200})
     sync_run(store, run, 4)
@@ -145,9 +130,7 @@ def test_a_checkpoint_damaged_after_it_was_stored_stays_as_it_was_stored(store: 
     assert verify_run(store, 1, depth=Depth.FULL).ok
 
 
-def test_what_is_lost_in_both_places_is_named_and_not_forgotten(
-    store: Store, folder: Path, make_run: Any
-) -> None:
+def test_what_is_lost_in_both_places_stays_named(store: Store, folder: Path, make_run: Any) -> None:
     run = make_run()
     sync_run(store, run, None)
     shutil.rmtree(run.checkpoint(100))
@@ -388,3 +371,25 @@ def test_a_store_without_checksums_is_read_back(folder: Path, make_run: Any) -> 
     found = verify_run(silent, 1, depth=Depth.LISTING).problems
     assert len(found) == 1
     assert found[0].startswith("run-1/checkpoint-200/__0_0.distcp: SHA-256")
+
+
+def test_a_plan_sends_only_what_is_new(store: Store, make_run: Any) -> None:
+    run = make_run()
+    sync_run(store, run, None)
+    assert preview_run(store, run, None).send == ()
+    make_run(steps=(300,))
+    plan = preview_run(store, run, None)
+    assert {key for key in plan.send if "checkpoint-300" in key} == set(plan.send[:3])
+    assert len(plan.there) == 9
+
+
+def test_a_plan_names_what_is_not_whole(store: Store, make_run: Any) -> None:
+    run = make_run()
+    (run.checkpoint(200) / ".metadata").unlink()
+    assert "checkpoint-200 was not uploaded" in preview_run(store, run, 1).text()
+
+
+def test_a_plan_for_another_runs_number_is_refused(store: Store, make_run: Any) -> None:
+    sync_run(store, make_run(), 1)
+    with pytest.raises(RunConflictError):
+        preview_run(store, make_run("other"), 1)

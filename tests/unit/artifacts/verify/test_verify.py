@@ -1,35 +1,36 @@
-"""Verification of a stored run names every kind of damage."""
+"""Verification of a stored run names every kind of damage, and a proof gets the facts, failures included."""
 
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from tests.unit.artifacts.conftest import flip
 
+from trainyard.artifacts.record.manifest import ManifestObject
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run
 from trainyard.artifacts.store.object_store import Store
+from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
-from trainyard.artifacts.verify import comparison
+from trainyard.artifacts.verify import comparison, inspection
+from trainyard.artifacts.verify.comparison import compare_objects
+from trainyard.artifacts.verify.inspection import Inspection, inspect_run
 from trainyard.artifacts.verify.verify import Depth, verify_directory, verify_run
 from trainyard.errors import ServiceError
 from trainyard.gateways import GatewayObject
 from trainyard.gateways.local_store.folder import LocalStore
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 from trainyard.run.directory import RunDirectory
+from trainyard.run.identity import write_identity
 
 DATA = "run-1/checkpoint-200/__0_0.distcp"
 OTHER = "run-1/checkpoint-100/__0_0.distcp"
 MANIFEST = "manifests/run-1-manifest.json"
-
-
-@pytest.fixture
-def run(store: Store, make_run: Any) -> RunDirectory:
-    directory: RunDirectory = make_run()
-    sync_run(store, directory, 1)
-    return directory
 
 
 def problems(store: Store, run: RunDirectory | None = None) -> tuple[str, ...]:
@@ -98,12 +99,6 @@ def _size(store: Store, key: str) -> int:
     found = store.describe(key)
     assert found is not None
     return found.size
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[7] ^= 1
-    path.write_bytes(content)
 
 
 def truncate(path: Path) -> None:
@@ -280,3 +275,137 @@ def test_a_byte_flipped_on_disk(store: Store, run: RunDirectory) -> None:
     assert problems(store) == ()
     assert len(problems(store, run)) == 1
     assert "checkpoint-200/.metadata: SHA-256" in problems(store, run)[0]
+
+
+RUN_ID = "run-run"
+
+
+@pytest.fixture
+def stored(store: Store, make_run: Any) -> RunDirectory:
+    directory: RunDirectory = make_run(steps=(10, 20))
+    sync_run(store, directory, None)
+    return directory
+
+
+def look(
+    store: Store, layout: RunDirectory, *, number: int | None = None, depth: Depth | None = None
+) -> Inspection:
+    return inspect_run(store, RUN_ID, directory=layout, run_number=number, depth=depth)
+
+
+def test_a_large_run_is_sampled(store: Store, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "_READ_BACK_BYTES", 10)
+    sampled, whole = look(store, stored).verification, look(store, stored, depth=Depth.FULL).verification
+    assert sampled is not None
+    assert "a sample read back" in sampled.compared
+    assert whole is not None
+    assert whole.compared.startswith("SHA-256 equal")
+
+
+def test_a_store_that_has_nothing_says_nothing(tmp_path: Path, stored: RunDirectory) -> None:
+    (tmp_path / "other").mkdir()
+    assert look(open_store(f"file://{tmp_path}/other"), stored) == Inspection()
+
+
+def test_a_store_that_does_not_exist_is_not_an_empty_one(tmp_path: Path, stored: RunDirectory) -> None:
+    assert "other does not exist" in str(look(open_store(f"file://{tmp_path}/other"), stored).trouble)
+    assert "null is a file and no folder" in str(look(open_store("file:///dev/null"), stored).trouble)
+
+
+def test_a_number_without_a_run_has_problems(store: Store, stored: RunDirectory) -> None:
+    found = look(store, stored, number=9)
+    assert found.verification is not None
+    assert not found.verification.ok
+    assert found.checkpoints == {}
+
+
+def test_a_directory_that_is_another_run_is_trouble(store: Store, stored: RunDirectory) -> None:
+    write_identity(stored.run_file, "20260101-000000-ffff", {"seed": 42})
+    found = look(store, stored, number=1)
+    assert found.trouble is not None
+    assert "is run 20260101-000000-ffff" in found.trouble
+    assert not found.unreachable
+
+
+def test_a_number_of_another_run_is_taken(store: Store, stored: RunDirectory) -> None:
+    found = inspect_run(store, "another", directory=stored, run_number=1, depth=None)
+    assert found.taken
+    assert f"belongs to run {RUN_ID}; this is run another" in str(found.trouble)
+
+
+@pytest.mark.parametrize("way", ["a byte", "a byte and the manifest", "no manifest"])
+def test_a_damaged_disk_is_told_from_a_damaged_store(store: Store, stored: RunDirectory, way: str) -> None:
+    path = stored.checkpoint(20)
+    if way == "no manifest":
+        (path / "manifest.json").unlink()
+        (path / ".metadata").unlink()
+    else:
+        (path / ".metadata").write_bytes(bytes(100))
+    if way == "a byte and the manifest":
+        write_manifest(path, CheckpointManifest(20, RUN_ID, time.time(), describe_files(path)))
+    found = look(store, stored)
+    assert found.verification is not None
+    assert found.verification.store_complete
+    assert not found.verification.ok
+    assert found.damaged == (path,)
+
+
+def test_a_silent_store_may_answer_later(stored: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_MAX_ATTEMPTS": "1",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = look(open_store("s3://ml-runs"), stored)
+    assert found.unreachable
+    assert found.verification is None
+
+
+CRC: Any = {"algorithm": "CRC64NVME", "type": "FULL_OBJECT", "value": "x"}
+
+
+class OneObject:
+    """A store with one object, whose CRC is always the same."""
+
+    def __init__(self, content: bytes, etag: str) -> None:
+        self.content, self.etag, self.reads = content, etag, 0
+
+    def describe(self, key: str) -> GatewayObject:
+        return GatewayObject(key, len(self.content), self.etag, CRC, identity=self.etag)
+
+    def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:
+        assert (start, size, identity) == (0, len(self.content), self.etag)
+        self.reads += 1
+        yield self.content
+
+
+@pytest.mark.parametrize(
+    ("content", "etag", "reads", "wrong"),
+    [(b"good", "1", 0, False), (b"good", "2", 1, False), (b"evil", "2", 2, True)],
+)
+def test_bytes_are_read_where_only_a_crc_speaks_for_an_object_that_was_replaced(
+    content: bytes, etag: str, reads: int, wrong: bool
+) -> None:
+    store: Any = OneObject(content, etag)
+    entry = ManifestObject("k", 4, hashlib.sha256(b"good").hexdigest(), CRC, "1")
+    listed: Any = {"k": ManifestObject("k", 4, "0" * 64, {}, etag)}
+    found = compare_objects(store, [entry], listed, depth=Depth.LISTING)
+    assert bool(found) is wrong
+    assert store.reads == reads
+
+
+def test_bytes_that_are_damaged_on_the_way_are_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    class DamagedOnce(OneObject):
+        def stream(self, key: str, start: int, size: int, *, identity: str = "") -> Iterator[bytes]:
+            for chunk in super().stream(key, start, size, identity=identity):
+                yield chunk if self.reads > 1 else b"evil"
+
+    store: Any = DamagedOnce(b"good", "1")
+    entry = ManifestObject("k", 4, hashlib.sha256(b"good").hexdigest(), CRC, "1")
+    listed: Any = {"k": ManifestObject("k", 4, "0" * 64, {}, "1")}
+    assert compare_objects(store, [entry], listed, depth=Depth.FULL) == {}
+    assert store.reads == 2
+    assert "correct when read again: it was damaged in transit" in caplog.text

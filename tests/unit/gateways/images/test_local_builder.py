@@ -54,11 +54,7 @@ def build(builder: LocalBuilder, home: Path, plan: Plan | None = None, cache: st
 @each_case("answers", [True, False])
 @each_case("wanted", ["", *NAMES])
 def test_docker_is_taken_where_its_daemon_answers_else_buildah(
-    present: tuple[str, ...],
-    answers: bool,
-    wanted: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    present: tuple[str, ...], answers: bool, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in present:
@@ -75,9 +71,7 @@ def test_docker_is_taken_where_its_daemon_answers_else_buildah(
         find_builder(wanted)
 
 
-def test_a_build_hands_over_the_whole_plan_and_its_image_can_be_looked_at(
-    builder: LocalBuilder, tmp_path: Path
-) -> None:
+def test_a_build_hands_over_its_plan_and_shows_its_image(builder: LocalBuilder, tmp_path: Path) -> None:
     build(builder, tmp_path, Plan(target="runtime"))
     words = calls(tmp_path, builder.program)[-1]
     assert words[0] == {"docker": "build", "buildah": "bud"}[builder.program]
@@ -103,9 +97,7 @@ def test_an_image_that_is_not_here_is_said_with_the_way_to_get_it(builder: Local
         builder.inspect("other")
 
 
-def test_the_cache_of_a_registry_is_read_and_written_where_the_builder_can(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_registrys_cache_is_used_where_the_builder_can(install: Install, tmp_path: Path) -> None:
     install(*NAMES)
     reference = "registry.example/cache:main"
     build(LocalBuilder("docker"), tmp_path, cache=reference)
@@ -230,9 +222,7 @@ def test_what_a_registry_refuses_is_said_with_the_builders_last_line(
             run[action]()
 
 
-def test_a_container_of_buildah_runs_the_command_and_is_removed_whatever_happens(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_container_of_buildah_runs_and_is_always_removed(install: Install, tmp_path: Path) -> None:
     install("buildah")
     program = "import sys; print(sys.stdin.read().upper()); sys.exit(3)"
     line = [sys.executable, "-c", program]
@@ -253,9 +243,7 @@ def test_a_container_that_cannot_be_made_runs_nothing(
     assert [words[0] for words in calls(tmp_path, "buildah")] == ["from"]
 
 
-def test_a_container_of_docker_is_removed_and_sees_the_gpus_where_they_are_wanted(
-    install: Install, tmp_path: Path
-) -> None:
+def test_a_container_of_docker_is_removed_and_sees_wanted_gpus(install: Install, tmp_path: Path) -> None:
     install("docker")
     line = ["python", "-c", '{"checks": ["user"]}']
     for gpus in (False, True):

@@ -1,11 +1,15 @@
-"""A watch through every way in which it can break: it misses nothing, and requests nothing needlessly."""
+"""Watches through every way in which they can break, and a proxy whose password is never printed."""
 
+import base64
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from tests.answering import answering
 from tests.unit.gateways.kubernetes.scripted import (
     FAULT,
     GONE,
@@ -17,10 +21,17 @@ from tests.unit.gateways.kubernetes.scripted import (
     serving,
 )
 
-from trainyard.errors import CredentialsRefusedError, PermissionRefusedError
+from trainyard.errors import (
+    ConfigError,
+    CredentialsRefusedError,
+    PermissionRefusedError,
+    ServiceError,
+    TrainyardError,
+)
 from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes import list_watch
 from trainyard.gateways.kubernetes.api import Api
+from trainyard.gateways.kubernetes.cluster_access import Access, Credentials
 from trainyard.gateways.kubernetes.list_watch import Report, Watch
 
 QUIET = Answer(silent=20.0)
@@ -173,9 +184,7 @@ def test_credentials_that_are_refused_for_a_while_are_tried_again(watched: Any) 
     assert seen.words(1) == ["LISTED a"]
 
 
-def test_a_connection_that_is_dead_without_a_word_is_noticed(
-    watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_died_silently_is_noticed(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_watch, "_SILENCE", 0.3)
     after = Answer(events=[event("ADDED", "b", "11")])
     seen = watched(Script([listed("a")], [Answer(silent=20), after, QUIET]))
@@ -191,3 +200,61 @@ def test_a_watch_ends_at_once_when_it_is_told_to(watched: Any) -> None:
     assert time.monotonic() - started < 30
     with pytest.raises(queue.Empty):
         seen.reports.get(timeout=0.2)
+
+
+PASSWORDS = ["word", "p@ss/w:rd", "ü 100%", ""]
+
+
+@contextmanager
+def proxy_that_wants(pair: str) -> Iterator[tuple[str, list[str]]]:
+    """A proxy on loopback that answers requests itself, with 407 unless user and password are right."""
+    asked: list[str] = []
+    right = f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+    def answer(
+        method: str, path: str, _body: object, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        asked.append(f"{method} {path}")
+        if headers.get("Proxy-Authorization") != right:
+            return 407, {"message": "Proxy Authentication Required"}
+        return 200 if method == "GET" else 502, {"kind": "Version"}
+
+    with answering(answer) as url:
+        yield url.removeprefix("http://"), asked
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_user_and_password_of_a_proxy_reach_it(password: str) -> None:
+    with proxy_that_wants(f"me:{password}") as (place, asked):
+        proxy = f"http://me:{quote(password, safe='')}@{place}"
+        access = Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)
+        assert Api(access).get("/version") == {"kind": "Version"}
+        assert asked == ["GET http://cluster.invalid/version"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_refusal_by_the_proxy_names_no_password(scheme: str) -> None:
+    with proxy_that_wants("me:another") as (place, _):
+        proxy = f"http://me:hunter2@{place}"
+        access = Access(server=f"{scheme}://cluster.invalid", credentials=Credentials(), proxy=proxy)
+        with pytest.raises(ServiceError) as caught:
+            Api(access).get("/version")
+        assert "407" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_a_tunnel_is_asked_for_with_user_and_password() -> None:
+    with proxy_that_wants("me:word") as (place, asked):
+        access = Access(
+            server="https://cluster.invalid", credentials=Credentials(), proxy=f"http://me:word@{place}"
+        )
+        with pytest.raises(ServiceError, match="502"):
+            Api(access).get("/version")
+        assert set(asked) == {"CONNECT cluster.invalid:443"}
+
+
+@pytest.mark.parametrize("proxy", ["ftp://me:hunter2@host:1", "http://me:hunter2@host:99999999"])
+def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy: str) -> None:
+    with pytest.raises(TrainyardError) as caught:
+        Api(Access(server="http://cluster.invalid", credentials=Credentials(), proxy=proxy)).get("/version")
+    assert isinstance(caught.value, ConfigError | ServiceError)
+    assert "hunter2" not in str(caught.value)

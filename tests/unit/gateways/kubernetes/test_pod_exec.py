@@ -1,6 +1,7 @@
 """Commands in containers over a WebSocket: their output, their exit codes, and every way to be refused."""
 
 import threading
+from typing import Any
 
 import pytest
 from tests.unit.gateways.kubernetes.exec_server import exec_server, frame
@@ -47,20 +48,6 @@ def test_what_is_sent_arrives_on_stdin() -> None:
         assert ran(server.access(), "head", "-c", str(len(sent)), stdin=sent) == (sent, b"", 0)
 
 
-REFUSALS = [
-    (401, CredentialsRefusedError, "401 Unauthorized"),
-    (403, PermissionRefusedError, "pods/exec in team, which needs the verbs get and create: refused by"),
-    (404, ServiceError, r"cannot be run in team/llama-0/pytorch \(404\): refused by the test"),
-    (500, ServiceTroubleError, "500"),
-]
-
-
-@pytest.mark.parametrize(("status", "error", "words"), REFUSALS)
-def test_a_refusal_says_what_was_refused(status: int, error: type[Exception], words: str) -> None:
-    with exec_server(refuses=[status, status]) as server, pytest.raises(error, match=words):
-        ran(server.access(), "true")
-
-
 def test_a_token_that_has_run_out_is_renewed_once() -> None:
     tokens = iter(["old", "new"])
     with exec_server(refuses=[401]) as server:
@@ -71,27 +58,32 @@ def test_a_token_that_has_run_out_is_renewed_once() -> None:
         assert server.tokens == ["Bearer old", "Bearer new"]
 
 
-def test_somebody_who_does_not_speak_websocket_is_found_out() -> None:
-    with (
-        exec_server(accept="wrong") as server,
-        pytest.raises(ServiceError, match="does not answer Kubernetes' WebSocket"),
-    ):
-        ran(server.access(), "true")
+REFUSED = "pods/exec in team, which needs the verbs get and create: refused by"
+FAILED = frame(b'\x03{"status": "Failure", "message": "no pod"}')
 
 
 @pytest.mark.parametrize(
-    ("sent", "error", "words"),
+    ("answers", "error", "words"),
     [
-        (b"", ServiceTroubleError, "broke off"),
-        (frame(b"\x01half")[:3], ServiceTroubleError, "broke off"),
-        (bytes([0x88, 0]), ServiceTroubleError, "closed before the command ended"),
-        (bytes([0xF2, 0]), ServiceTroubleError, "does not follow RFC 6455"),
-        (frame(b"\x03nonsense") + bytes([0x88, 0]), ServiceError, "cannot be run"),
-        (frame(b'\x03{"status": "Failure", "message": "no pod"}') + bytes([0x88, 0]), ServiceError, "no pod"),
+        ({"refuses": [401] * 2}, CredentialsRefusedError, "401 Unauthorized"),
+        ({"refuses": [403] * 2}, PermissionRefusedError, REFUSED),
+        (
+            {"refuses": [404] * 2},
+            ServiceError,
+            r"be run in team/llama-0/pytorch \(404\): refused by the test",
+        ),
+        ({"refuses": [500] * 2}, ServiceTroubleError, "500"),
+        ({"accept": "wrong"}, ServiceError, "does not answer Kubernetes' WebSocket"),
+        ({"raw": [b""]}, ServiceTroubleError, "broke off"),
+        ({"raw": [frame(b"\x01half")[:3]]}, ServiceTroubleError, "broke off"),
+        ({"raw": [bytes([0x88, 0])]}, ServiceTroubleError, "closed before the command ended"),
+        ({"raw": [bytes([0xF2, 0])]}, ServiceTroubleError, "does not follow RFC 6455"),
+        ({"raw": [frame(b"\x03nonsense") + bytes([0x88, 0])]}, ServiceError, "cannot be run"),
+        ({"raw": [FAILED + bytes([0x88, 0])]}, ServiceError, "no pod"),
     ],
 )
-def test_every_broken_answer_is_told(sent: bytes, error: type[Exception], words: str) -> None:
-    with exec_server(raw=[sent]) as server, pytest.raises(error, match=words):
+def test_every_refusal_and_broken_answer_is_told(answers: Any, error: type[Exception], words: str) -> None:
+    with exec_server(**answers) as server, pytest.raises(error, match=words):
         ran(server.access(), "true")
 
 

@@ -6,16 +6,7 @@ import pytest
 from tests.unit.gateways.kubernetes.memory_cluster import CUT_AFTER, CUT_BEFORE, MemoryCluster
 from tests.unit.jobs.state.shapes import condition, our_labels, pod
 
-from trainyard.errors import (
-    ConfigError,
-    CredentialsRefusedError,
-    PermissionRefusedError,
-    RunConflictError,
-    ServiceError,
-    ServiceTroubleError,
-    TrainyardError,
-    WaitTimeoutError,
-)
+from trainyard import errors
 from trainyard.gateways import bounded_calls
 from trainyard.gateways.kubernetes.api import Api
 from trainyard.jobs.follow import job_changes
@@ -35,25 +26,19 @@ OF_OTHERS = [
 ]
 """Objects of another job, of one of this name, and those with the job's labels that somebody else made."""
 CANCELLED = "trainyard.dev/cancelled"
-WRITES: dict[int, type[TrainyardError]] = {
-    401: CredentialsRefusedError,
-    403: PermissionRefusedError,
-    410: ServiceError,
-    422: ServiceError,
-    429: ServiceError,
-    500: ServiceError,
-    CUT_BEFORE: ServiceTroubleError,
+WRITES: dict[int, type[errors.TrainyardError]] = {
+    401: errors.CredentialsRefusedError,
+    403: errors.PermissionRefusedError,
+    **dict.fromkeys((410, 422, 429, 500), errors.ServiceError),
+    CUT_BEFORE: errors.ServiceTroubleError,
 }
 """Each answer that ends a change -> its error."""
 SAID_ELSEWHERE = (CUT_BEFORE, 401)
 """Answers with the same message for every request."""
-READS: dict[int, type[ServiceError]] = {
-    401: CredentialsRefusedError,
-    410: ServiceError,
-    422: ServiceError,
-    429: ServiceTroubleError,
-    500: ServiceTroubleError,
-    CUT_BEFORE: ServiceTroubleError,
+READS: dict[int, type[errors.ServiceError]] = {
+    401: errors.CredentialsRefusedError,
+    **dict.fromkeys((410, 422), errors.ServiceError),
+    **dict.fromkeys((429, 500, CUT_BEFORE), errors.ServiceTroubleError),
 }
 
 
@@ -156,7 +141,7 @@ def test_a_job_is_suspended_or_taken_from_its_queue_and_only_a_cancelled_one_say
 @pytest.mark.parametrize("state", ["Succeeded", "Failed"])
 def test_a_job_that_has_ended_cannot_be_cancelled(cluster: MemoryCluster, state: str) -> None:
     plant(cluster, state, running=False)
-    with pytest.raises(ConfigError, match=f"llama has ended already: {state}"):
+    with pytest.raises(errors.ConfigError, match=f"llama has ended already: {state}"):
         changing(cluster).cancel()
     assert cluster.changes() == []
 
@@ -166,7 +151,7 @@ def test_a_job_that_has_ended_cannot_be_cancelled(cluster: MemoryCluster, state:
 def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call: str, status: int) -> None:
     plant(cluster)
     cluster.fault("PATCH", "/pytorchjobs/llama", status)
-    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
+    with pytest.raises(WRITES.get(status, errors.ServiceError)) as caught:
         getattr(changing(cluster), call)()
     assert status in SAID_ELSEWHERE or str(caught.value) == f"llama cannot be changed ({status}): planted"
     assert notes(cluster) == {}
@@ -174,14 +159,12 @@ def test_a_suspension_that_is_refused_names_the_job(cluster: MemoryCluster, call
 
 
 @pytest.mark.parametrize("status", [status for status in (*WRITES, 404, 409) if status > 0])
-def test_a_job_whose_workload_goes_on_is_not_recorded_as_cancelled(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_a_job_whose_workload_runs_is_not_recorded_as_cancelled(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
     hold(cluster, "one", "two")
     cluster.fault("PATCH", "/workloads/one", status)
     told = "renew the credentials" if status == 401 else rf"one cannot be changed \({status}\)"
-    with pytest.raises(WRITES.get(status, ServiceError), match=told):
+    with pytest.raises(WRITES.get(status, errors.ServiceError), match=told):
         changing(cluster).cancel()
     assert is_active(cluster, "one") and is_active(cluster, "two")
     assert notes(cluster) == {}
@@ -195,7 +178,7 @@ def test_a_job_that_was_stopped_in_part_is_cancelled_by_the_next_call(
     plant(cluster)
     hold(cluster, "one", "two")
     cluster.fault("PATCH", f"/workloads/{fails}", status)
-    with pytest.raises(ServiceError):
+    with pytest.raises(errors.ServiceError):
         changing(cluster).cancel()
     assert not is_active(cluster, "one")
     cluster.objects[JOB]["status"] = {"conditions": [condition("Suspended")]}
@@ -231,7 +214,7 @@ def test_a_job_that_was_made_anew_meanwhile_is_left_alone(cluster: MemoryCluster
     change = changing(cluster)
     cluster.remove(JOB)
     cluster.put(JOB, job_body(uid="another"))
-    with pytest.raises(ServiceError, match=r"pytorchjobs/llama cannot be deleted \(409\)"):
+    with pytest.raises(errors.ServiceError, match=r"pytorchjobs/llama cannot be deleted \(409\)"):
         change.delete(seconds=1.0)
     assert {JOB, *PARTS} < set(cluster.objects)
 
@@ -255,7 +238,7 @@ def test_one_part_that_is_refused_keeps_no_other(cluster: MemoryCluster, status:
     plant(cluster)
     path = PARTS[0]
     cluster.fault("DELETE", path, status)
-    with pytest.raises(WRITES.get(status, ServiceError)) as caught:
+    with pytest.raises(WRITES.get(status, errors.ServiceError)) as caught:
         delete(cluster)
     assert status < 0 or path.removeprefix(f"{SPACE}/") in str(caught.value)
     assert sorted(cluster.objects) == sorted([path, *OF_OTHERS])
@@ -273,7 +256,7 @@ def test_a_deletion_whose_answer_is_lost_goes_on(cluster: MemoryCluster, path: s
 def test_what_is_left_after_the_time_is_named(cluster: MemoryCluster) -> None:
     plant(cluster)
     cluster.objects[f"{PODS}/llama-master-0"]["metadata"]["finalizers"] = ["kubelet"]
-    with pytest.raises(WaitTimeoutError, match="after 0 seconds this remains: pods/llama-master-0"):
+    with pytest.raises(errors.WaitTimeoutError, match="after 0 seconds this remains: pods/llama-master-0"):
         delete(cluster, seconds=0.1)
 
 
@@ -285,9 +268,7 @@ def test_parts_that_may_not_be_seen_are_not_ours(cluster: MemoryCluster) -> None
 
 
 @pytest.mark.parametrize("status", READS)
-def test_nothing_is_deleted_where_it_is_not_known_what_belongs_to_the_job(
-    cluster: MemoryCluster, status: int
-) -> None:
+def test_nothing_is_deleted_where_the_parts_are_not_known(cluster: MemoryCluster, status: int) -> None:
     plant(cluster)
     cluster.fault("GET", f"{SPACE}/configmaps", status)
     with pytest.raises(READS[status]):
@@ -315,11 +296,9 @@ def test_a_job_is_submitted_anew_with_its_parts_which_it_owns(cluster: MemoryClu
 
 
 @pytest.mark.parametrize(("state", "running"), [("Running", True), ("Failed", True), ("Created", False)])
-def test_a_job_that_may_still_write_is_not_submitted_anew(
-    cluster: MemoryCluster, state: str, running: bool
-) -> None:
+def test_a_job_that_may_write_is_not_resubmitted(cluster: MemoryCluster, state: str, running: bool) -> None:
     plant(cluster, state, running=running)
-    with pytest.raises(ConfigError, match="delete it"):
+    with pytest.raises(errors.ConfigError, match="delete it"):
         changing(cluster).resubmission()
 
 
@@ -338,7 +317,7 @@ def test_a_job_whose_successor_may_still_write_is_not_submitted_anew(
     if ended:
         assert changing(cluster).resubmission().job["metadata"]["name"] == "llama-4"
     else:
-        with pytest.raises(ConfigError, match=r"llama-2 is .*; cancel or delete it before the job"):
+        with pytest.raises(errors.ConfigError, match=r"llama-2 is .*; cancel or delete it before the job"):
             changing(cluster).resubmission()
 
 
@@ -372,7 +351,7 @@ def test_a_job_of_others_with_the_name_is_left_alone(cluster: MemoryCluster) -> 
     for status in (None, CUT_BEFORE):
         if status:
             cluster.fault("POST", JOBS, status, times=1)
-        with pytest.raises(RunConflictError, match="does not follow llama; delete one of them"):
+        with pytest.raises(errors.RunConflictError, match="does not follow llama; delete one of them"):
             change.create(new)
     assert cluster.objects[NEW[2]] == theirs
 
@@ -385,5 +364,5 @@ def test_a_webhook_that_has_not_seen_a_part_yet_is_asked_again(cluster: MemoryCl
     assert_complete(cluster)
     cluster.remove(NEW[2])
     cluster.fault("POST", "/pytorchjobs", 403, message=said)
-    with pytest.raises(PermissionRefusedError, match="PyTorchJob/llama-2 cannot be created"):
+    with pytest.raises(errors.PermissionRefusedError, match="PyTorchJob/llama-2 cannot be created"):
         change.create(new)

@@ -457,9 +457,7 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("labels", "address", "rank"), RANKS)
-def test_the_rank_of_a_pod_is_read_from_its_labels(
-    labels: dict[str, str], address: str, rank: int | None
-) -> None:
+def test_the_rank_of_a_pod_is_in_its_labels(labels: dict[str, str], address: str, rank: int | None) -> None:
     raw = pod(rank=None, labels=labels)
     if address:
         raw["spec"]["containers"] = [{"env": [{"name": "MASTER_ADDR", "value": address}]}]
@@ -499,9 +497,7 @@ def test_a_pull_after_a_restart_in_place_is_given_its_own_time() -> None:
         ("OnFailure", 1, "Running"),
     ],
 )
-def test_a_pod_ends_with_its_container_before_its_kubelet_says_so(
-    policy: str, code: int, expected: str
-) -> None:
+def test_a_pod_ends_with_its_container_before_its_kubelet(policy: str, code: int, expected: str) -> None:
     raw = ended(code)
     raw["spec"]["restartPolicy"], raw["status"]["phase"] = policy, "Running"
     assert pod_facts(raw, find_kind("pytorchjob")).phase == expected

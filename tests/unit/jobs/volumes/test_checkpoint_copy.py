@@ -20,8 +20,6 @@ from trainyard.jobs.state.pod_facts import Place
 from trainyard.jobs.volumes import checkpoint_copy, checkpoint_search
 from trainyard.jobs.volumes.checkpoint_copy import CopyReport, copy_to_folder
 from trainyard.jobs.volumes.checkpoint_search import (
-    job_checkpoint_folder,
-    newest_step_on_claim,
     open_found_folder,
 )
 from trainyard.jobs.volumes.volume_source import VolumeSource
@@ -64,9 +62,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copy, "PAUSES", (0.01, 0.01))
 
 
-def test_a_copy_has_the_same_bytes_its_digests_and_the_tracker(
-    server: ExecServer, volume: Path, tmp_path: Path
-) -> None:
+def test_a_copy_has_bytes_digests_and_tracker(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     done = copied(server, tmp_path / "out")
     assert shapes.digests(tmp_path / "out" / "global_step_5") == shapes.digests(volume / "global_step_5")
     assert done.sha256 == shapes.digests(volume / "global_step_5") and len(done.sha256) == 8
@@ -130,9 +126,7 @@ def test_a_checkpoint_that_changes_or_goes_is_told(server: ExecServer, volume: P
         copied(server, tmp_path / "out", checkpoint)
 
 
-def test_a_file_that_is_not_what_our_manifest_says_is_refused(
-    server: ExecServer, volume: Path, tmp_path: Path
-) -> None:
+def test_a_file_other_than_our_manifests_is_refused(server: ExecServer, volume: Path, tmp_path: Path) -> None:
     folder = shapes.ours(volume / "run", 9)
     state = folder / "state.json"
     state.write_text(state.read_text().replace("9", "8"))
@@ -237,9 +231,7 @@ def helped(server: ExecServer, statuses: list[Json], monkeypatch: pytest.MonkeyP
     }
 
 
-def test_a_helper_is_made_and_removed_whatever_happens(
-    server: ExecServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_helper_is_made_and_always_removed(server: ExecServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
     helped(server, [{}, waits, {"phase": "Running"}], monkeypatch)
     assert listed(server, claim="fsx", image="train:1") == ["global_step_5"]
@@ -301,18 +293,18 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
         f"{SPACE}/pods": pods(running_pod("fsx")),
     }
     api = Api(server.access())
-    assert newest_step_on_claim(api, found_job(body)) == 40
+    assert checkpoint_search.newest_step_on_claim(api, found_job(body)) == 40
     assert "step-00000040" in listed(server, job="llama")[0]
     server.objects[f"{SPACE}/pods"] = pods()
     del server.objects[f"{SPACE}/persistentvolumeclaims/fsx"]
-    assert newest_step_on_claim(api, found_job(body)) is None, "it cannot be known"
+    assert checkpoint_search.newest_step_on_claim(api, found_job(body)) is None, "it cannot be known"
     without = sent_job(claim="")
-    assert newest_step_on_claim(api, found_job(without)) is None
+    assert checkpoint_search.newest_step_on_claim(api, found_job(without)) is None
     server.objects[JOB] = without
     with pytest.raises(ConfigError, match="no claim for checkpoints"):
         listed(server, job="llama")
     foreign = {"metadata": {"name": "llama"}}
-    assert newest_step_on_claim(api, found_job(foreign)) is None
+    assert checkpoint_search.newest_step_on_claim(api, found_job(foreign)) is None
     server.objects[JOB] = foreign
     with pytest.raises(ConfigError, match="was not sent by"):
         listed(server, job="llama", kind="pytorchjob")
@@ -332,4 +324,4 @@ def test_a_job_is_known_by_its_plan(server: ExecServer, volume: Path) -> None:
 def test_the_folder_of_a_run_is_read_from_its_command(words: tuple[str, ...], folder: str) -> None:
 
     wanted = replace(plan(mount_path="/ckpt"), program=Program("own", words))
-    assert job_checkpoint_folder(wanted) == folder
+    assert checkpoint_search.job_checkpoint_folder(wanted) == folder

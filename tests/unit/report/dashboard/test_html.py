@@ -1,4 +1,4 @@
-"""The HTML report: well formed, self-contained, escaped, and with every section that has known facts."""
+"""The HTML report: well formed, self-contained, escaped, with every section that has known facts."""
 
 import base64
 import hashlib
@@ -8,14 +8,17 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 
+from trainyard.report.dashboard.charts import HEIGHT, WIDTH, Chart, DrawnPanel, Panel, Series, draw_chart
 from trainyard.report.dashboard.dashboard import TrainingDashboard
 from trainyard.report.dashboard.html import PAGE
 from trainyard.report.dashboard.json_report import json_report
 from trainyard.report.dashboard.markdown import markdown_report
 from trainyard.report.dashboard.text import text_report
 from trainyard.report.facts.figures import brief_figures
+from trainyard.report.facts.history import Curve
 from trainyard.report.facts.run_facts import read_facts
 from trainyard.run.records import RecordWriter
 
@@ -175,3 +178,29 @@ def test_a_run_on_rewards_shows_them_in_place_of_its_loss(new_run: NewRun) -> No
 
 def test_a_single_row_draws_no_line(new_run: NewRun) -> None:
     assert page_of(new_run().train(1), now=START).tags_named("svg") == []
+
+
+def chart_of(*lines: list[tuple[float, float]], figure: str = "loss") -> Chart:
+    series = (Series(0, 0, figure, "", Curve(*np.array(line).T), None, "c0") for line in lines)
+    return draw_chart(DrawnPanel(Panel("Loss", "", ((figure, ""),)), "", tuple(series)))
+
+
+def test_the_chart_stays_in_its_frame_and_keeps_a_spike() -> None:
+    values = [(float(step), 50.0 if step == 333 else 5 / step) for step in range(1, 1001)]
+    chart = chart_of(values, [(300.0, 7.0)])
+    points = [tuple(map(int, pair.split(","))) for pair in chart.lines[0][1].split()]
+    assert len(points) < 1000
+    assert all(0 <= across <= WIDTH and 0 <= down <= HEIGHT for across, down in points)
+    assert min(down for _, down in points) < 10 < min(down for at, down in points if abs(at - 160) > 2)
+    assert (chart.low, chart.high, chart.first, chart.last) == ("0.005", "50", "1", "1 k")
+    assert chart_of([(1, 0.0029543), (2, 23_663.2)]).high == "23.7 k", "a longer one is cut off"
+
+
+def test_equal_values_are_a_flat_line_in_the_middle() -> None:
+    noise = [(float(step), 3e-4 + step * 1e-16) for step in range(1, 50)]
+    assert {point.partition(",")[2] for point in chart_of(noise).lines[0][1].split()} == {"100"}
+
+
+def test_sizes_have_units_and_start_at_zero() -> None:
+    chart = chart_of([(1, 22.1), (2, 22.1)], figure="gpu_memory_bytes")
+    assert (chart.low, chart.high) == ("0 GB", "22.1 GB")

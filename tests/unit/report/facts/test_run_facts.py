@@ -70,9 +70,7 @@ def test_a_proof_that_is_torn_or_of_another_run_or_end_does_not_count(new_run: N
 
 
 @pytest.mark.parametrize("outcome", [None, {}, {"status": "stopped"}, {"status": "failed"}])
-def test_no_report_of_a_run_that_has_not_succeeded_says_proven(
-    new_run: NewRun, outcome: dict[str, Any] | None
-) -> None:
+def test_no_report_says_proven_without_success(new_run: NewRun, outcome: dict[str, Any] | None) -> None:
     run = new_run().train().succeed().prove()
     write_outcome(run.layout.run_file, outcome)
     proof = run.layout.report / "proof.json"
@@ -111,9 +109,7 @@ def test_pauses_between_segments_are_not_training(new_run: NewRun) -> None:
     assert math.isclose(seconds, 18 + 10)
 
 
-def test_the_steps_of_a_program_that_counts_from_zero_are_one_more_than_its_last_number(
-    new_run: NewRun,
-) -> None:
+def test_a_program_that_counts_from_zero_did_one_step_more_than_its_last_number(new_run: NewRun) -> None:
     run = new_run().train(599)
     run.end("succeeded", 0, "all steps done", counts_from_zero=True)
     facts = read_facts(run.path)

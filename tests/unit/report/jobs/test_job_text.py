@@ -1,13 +1,15 @@
-"""The text about a job: the result first, the next command last, for every state."""
+"""The text about a job, for every state: the result first, the next command last; its outputs and summary."""
 
 from typing import Any
 
 from tests.cases import each_case
 from tests.unit.jobs.state.shapes import ended, job, running, seen
 
+from trainyard.errors import ExitCode
 from trainyard.jobs.job_reader import event_records, list_entry
 from trainyard.jobs.state.job_state import JobFailure, JobState, PodCounts, State, Waiting
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.report.jobs.job_actions import state_error, state_markdown, state_outputs
 from trainyard.report.jobs.job_text import (
     change_lines,
     event_lines,
@@ -111,3 +113,25 @@ def test_changes_are_said_as_done_or_as_what_would_be() -> None:
     done = change_lines({"changed": True, "changes": changes})
     assert done == ["deleted pytorchjobs/llama", "suspended x/y", "deactivated x/y", "created x/y"]
     assert change_lines({"changed": False, "changes": changes})[0] == "would delete pytorchjobs/llama"
+
+
+@each_case("which", State)
+def test_only_an_end_is_told_as_one(which: State) -> None:
+    found = state(which)
+    data, code = found.record(), found.exit_code
+    outputs = state_outputs(data, exit_code=code)
+    assert (outputs["status"], outputs["ended"]) == (which.value, "true" if found.ended else "false")
+    assert outputs["exit_code"] == str(int(code))
+    assert (state_error(data, exit_code=code) is not None) == (which in (State.FAILED, State.UNKNOWN))
+    assert code is not ExitCode.DONE or which is State.SUCCEEDED
+
+
+def test_the_summary_of_a_failure_has_its_place_its_lines_and_the_next_command() -> None:
+    text = state_markdown(state(State.FAILED).record())
+    assert text.startswith("### ❌ Failed: pytorchjob `llama`")
+    assert "class **oom-host**, rank 1, exit code 137, pod job-worker-0, node gpu-3" in text
+    assert "~~~~~~\nstep 41\nKilled\n~~~~~~" in text
+    assert "Next: `trainyard job logs llama" in text
+    assert FAILURE.evidence[0] not in text.splitlines()[0]
+    assert state_markdown(state(State.RUNNING).record()).startswith("### ⏳ Running")
+    assert state_markdown(state(State.SUCCEEDED).record()).startswith("### ✅ Succeeded")

@@ -63,9 +63,7 @@ def test_the_advice_has_a_line_to_copy(plan: Callable[..., dict[str, Any]]) -> N
     assert any(line.startswith("It fits on one RTX PRO 6000 Server, $ 3.36 an hour") for line in text)
 
 
-def test_unknown_figures_are_called_unknown_and_a_run_without_a_length_still_has_a_speed(
-    plan: Callable[..., dict[str, Any]],
-) -> None:
+def test_unknown_figures_are_said_and_an_endless_run_has_a_speed(plan: Callable[..., dict[str, Any]]) -> None:
     open_end = ("training.max_steps=null", "training.epochs=2")
     text = "\n".join(plan_text_lines(plan("smoke", *open_end, on=gpu("Some GPU", 2**36))))
     assert "its length is not known" in text
@@ -81,9 +79,7 @@ def test_a_model_that_fits_on_no_machine_gets_that_advice(plan: Callable[..., di
     assert text[-1].startswith("No change is enough: ")
 
 
-def test_a_sharded_plan_shows_its_devices(
-    plan: Callable[..., dict[str, Any]],
-) -> None:
+def test_a_sharded_plan_shows_its_devices(plan: Callable[..., dict[str, Any]]) -> None:
     data = plan("training_configuration", "compute.strategy=fsdp", "training.batch_size=2", on="g6.xlarge")
     data["device"]["devices_used"], data["run"]["shards"] = 8, 8
     text = plan_text_lines(data)

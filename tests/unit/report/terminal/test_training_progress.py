@@ -31,9 +31,7 @@ def test_important_events_become_sentences_and_others_nothing() -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_degraded_network_is_a_warning_on_terminal_and_log(
-    caplog: pytest.LogCaptureFixture, live: bool
-) -> None:
+def test_a_degraded_network_is_a_warning_everywhere(caplog: pytest.LogCaptureFixture, live: bool) -> None:
     ProgressDisplay(live=live).on_event("network_degraded", {"step": 1, "reason": "TCP between machines"})
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "network: TCP between machines")
@@ -127,9 +125,7 @@ def test_the_first_step_shows_compiling_and_a_hang_ends_the_live_line() -> None:
     assert display.line(79) == ""
 
 
-def test_a_log_reports_a_long_step_first_after_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_log_reports_a_long_step_first_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="trainyard")
     clock = Clock()
     display = ProgressDisplay(live=False, clock=clock)
