@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from draw_pictures import screen_lines, terminal_svg
 from tests import warm_start
+from tests.scripts.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 needs_browser = pytest.mark.skipif(
     not any(map(shutil.which, BROWSERS)), reason="Chromium is not installed (apt-get install chromium)"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from tests import warm_start
+from tests.scripts.conftest import ROOT
 
 from trainyard.command.handler import exit_code_of
 from trainyard.commands import export
 
-ROOT = Path(__file__).resolve().parents[2]
 PERPLEXITY, TASKS = (ROOT / "examples/evaluation" / name for name in ("perplexity.py", "lm_eval_tasks.py"))
 TEXT = "the cat sat on the mat, and the dog ran.\n"
 SETTINGS = {

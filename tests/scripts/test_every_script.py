@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 TOOLS = sorted(path for path in (ROOT / "tools").glob("*.py") if path.stem != "generator")
 COMMANDS = ROOT / "src" / "trainyard" / "commands"

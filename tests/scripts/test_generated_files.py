@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 
 from trainyard.command import handler
 from trainyard.commands import COMMANDS, GROUPS, INTERNAL
@@ -15,7 +16,6 @@ from trainyard.config.key_lookup import leaf_keys
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.failure_logs.failure_explanation import table
 
-ROOT = Path(__file__).parents[2]
 TOOLS = ("write_config_schema", "write_failure_reference", "write_script_reference")
 
 

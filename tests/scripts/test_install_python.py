@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TOOLS = "tools/Python/{}/x64/bin/python3"
 DOWNLOADED = "--managed-python --python 3.11"
 DISTRIBUTIONS = {

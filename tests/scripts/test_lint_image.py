@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import load_script
+from tests.scripts.conftest import ROOT, load_script
 
 from trainyard.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
 WHEELS = "https://download.pytorch.org/whl"
 LOCKS_BESIDE = ("requirements-training.txt", "requirements-verl.txt")
 

@@ -1,4 +1,4 @@
-"""trainyard notify with a local server as Slack: it reports the record, and never fails a run."""
+"""trainyard notify and `step notify-image` with a local server as Slack: they report, and fail nothing."""
 
 import json
 import time
@@ -273,3 +273,38 @@ def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
     assert said in slack.bodies[0]["text"]
     posted("failed", where, run_dir=Path("gh-99"), job_status="failure", reason="gpu: none")
     assert "gpu: none" in slack.bodies[1]["text"]
+
+
+URI = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@sha256:{'a' * 64}"
+BUILT = {"image": URI, "built": "true"}
+
+
+def end_of_build(status: str, **steps: Any) -> tuple[str, ...]:
+    where = ("step notify-image", "--dockerfile", "docker/fsdp/Dockerfile")
+    return (*where, "--status", status, "--steps", json.dumps(steps))
+
+
+def test_the_end_of_a_build_is_one_message(called: Call, slack: Slack) -> None:
+    words = end_of_build("success", build={"outcome": "success", "outputs": BUILT})
+    assert called(*words, **{**bot(slack), "SLACK_CHANNEL": "#images"}).returncode == 0
+    (message,) = slack.bodies
+    assert (message["text"], message["channel"]) == ("✅ Image fsdp built, checked and pushed", "#images")
+    assert f"`{URI}`" in json.dumps(message)
+
+
+REFUSED = {"outcome": "failure", "outputs": {"reason": "ECR refused <it> & more"}}
+ENDS: list[tuple[str, dict[str, Any], str]] = [
+    ("success", {"build": {"outputs": BUILT}}, "✅ *Image fsdp built, checked and pushed*"),
+    ("success", {"build": {"outputs": BUILT | {"built": "false"}}}, "✅ *Image fsdp: nothing to build"),
+    ("failure", {"build": REFUSED}, "❌ *Image fsdp was not built* · ECR refused &lt;it&gt; &amp; more"),
+    ("failure", {"lint": {"outcome": "failure"}}, "the step lint failed; see its log"),
+    ("failure", {}, "the step that sets the job up failed; see its log"),
+    ("cancelled", {}, "somebody cancelled it"),
+]
+
+
+def test_a_message_states_the_result(called: Call) -> None:
+    for status, steps, said in ENDS:
+        done = called(*end_of_build(status, **steps), **WORKFLOW)
+        assert done.returncode == 0
+        assert said in done.stdout and "<https://github.com/me/lab/actions/runs/99|run>" in done.stdout

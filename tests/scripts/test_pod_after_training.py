@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 from tests.unit.training.data.test_config_of_run import WEIGHTS, with_weights
 
 from trainyard.commands import pod as pod_command
@@ -26,7 +27,6 @@ from trainyard.run_choice import trainer_facts
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_changed_since
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(
     path.stem for path in (ROOT / "configs").glob("*.yaml") if "recipe: command" not in path.read_text()
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 
 from trainyard import proven_run_search
 from trainyard.artifacts.store.store_address import open_store
@@ -16,7 +17,6 @@ from trainyard.errors import ServiceError
 from trainyard.run.directory import RunDirectory
 from trainyard.training.data import tokenize_corpus
 
-ROOT = Path(__file__).resolve().parents[2]
 HEX = "0123456789abcdef" * 4
 COMMIT = HEX[:40]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")

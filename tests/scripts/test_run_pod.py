@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 
 from trainyard.commands import pod
 from trainyard.config.load import config_sha256, load_config
@@ -22,7 +23,6 @@ from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.node_folder import NodeFolder, mark_trained, write_node
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "configs" / "smoke.yaml"
 Program = Callable[..., subprocess.CompletedProcess[str]]
 Plan = Callable[..., dict[str, Any]]

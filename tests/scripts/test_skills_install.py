@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 
 from trainyard.commands import run_command, skills_install
 from trainyard.errors import ConfigError, ExitCode
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.parent.name for path in (ROOT / "skills").glob("*/SKILL.md"))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.answering import answering_slack
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
 from trainyard import pipeline
 from trainyard.commands import notify, step_action, step_notify, step_wait
@@ -22,7 +23,6 @@ from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
 
-ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 PLAN: dict[str, Any] = {
     "trains": True,

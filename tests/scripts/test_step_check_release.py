@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.git_repository import git
-from tests.scripts.conftest import Call
+from tests.scripts.conftest import ROOT, Call
 
-ROOT = Path(__file__).resolve().parents[2]
 GH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$GH_RECORD"
 case "$*" in

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests import warm_start
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
 from trainyard.commands import step_environment
 from trainyard.gateways import local_machine
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
 from trainyard.command import handler
 from trainyard.commands import step_plan
 from trainyard.config.registries import EVERY_RECIPE
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
 VARIABLES = {
     "GITHUB_ACTIONS": "true",

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT
 
 from trainyard.commands import step_watch_runners
 from trainyard.errors import ServiceError
 from trainyard.gateways import slack
 from trainyard.github import runner_watchdog
 
-ROOT = Path(__file__).resolve().parents[2]
 LABELS = ["--labels", '["self-hosted","gpu"]']
 
 

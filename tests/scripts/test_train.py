@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from tests import warm_start
+from tests.scripts.conftest import ROOT
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 96
 """Size of the text; the tokenizer needs half a minute for it."""
 

@@ -12,12 +12,11 @@ from types import ModuleType
 
 import pytest
 from tests import warm_start
-from tests.scripts.conftest import Call
+from tests.scripts.conftest import ROOT, Call
 
 from trainyard.command.handler import exit_code_of
 from trainyard.run.directory import RunDirectory
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "training_artifact_sync.py"
 
 

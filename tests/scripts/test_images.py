@@ -1,4 +1,4 @@
-"""Checking an image: options that a check in AWS refuses, the checked copy, and the lock that decides."""
+"""Images on the command line: built, checked and pushed; the checked copy, and the lock that decides."""
 
 import hashlib
 import itertools
@@ -9,23 +9,66 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.scripts.conftest import load_script
+from tests.scripts.conftest import ROOT, load_script
 
 from trainyard.errors import ConfigError
-from trainyard.image.building.build_request import LOCKS_LABEL
-from trainyard.image.release.check_levels import (
-    Answer,
-    demanded_packages,
-    probe_answers,
-    probe_request,
-)
+from trainyard.gateways.images.local_builder import ImageFacts
+from trainyard.image.building.build_request import COMMIT_LABEL, CONTENT_LABEL, LOCKS_LABEL
+from trainyard.image.context.build_context import content_tag
+from trainyard.image.release.check_levels import Answer, demanded_packages, probe_answers, probe_request
+from trainyard.image.release.tag_strategy import facts_of_own_build
 from trainyard.machine.package_lock import read_pins
 
-script = load_script("image_check")
 
-ROOT = Path(__file__).resolve().parents[2]
+def test_latest_names_the_content_that_was_asked_for_although_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, tagged = load_script("image_build"), []
+    builder = SimpleNamespace(has=lambda _: True, tag=lambda image, name: tagged.append((image, name)))
+    monkeypatch.setattr(script, "find_builder", lambda _: builder)
+    args = script.parse_args(["--context", str(tmp_path), "--builder", "local"])
+    request = SimpleNamespace(image="fsdp", tag="content-1", unpinned=(), record=dict)
+    (result,) = script.build_here(args, [request])
+    assert not result["built"]
+    assert tagged == [("fsdp:content-1", "fsdp:latest")]
+
+
+def test_options_may_be_spelled_with_underscores() -> None:
+    """As document 002 does."""
+    words = ["--auto_fix", "--max_attempts", "7", "--image_tag=a_b"]
+    args = load_script("image_build").parse_args(words)
+    assert (args.auto_fix, args.max_attempts, args.image_tag) == (True, 7, ["a_b"])
+
+
+push_script = load_script("image_push")
+
+CONTENT, COMMIT = "c" * 64, "a1" * 20
+OWN = f"fsdp:{content_tag(CONTENT)}"
+
+
+def image(image_id: str) -> ImageFacts:
+    labels = {CONTENT_LABEL: CONTENT, COMMIT_LABEL: COMMIT}
+    return ImageFacts("1", (), (), labels, "amd64", image_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("here", "own"), [({OWN: image("one")}, True), ({OWN: image("base")}, False), ({}, False)]
+)
+def test_a_derived_image_gets_no_tag_of_the_content_and_commit_that_it_inherits(
+    here: dict[str, ImageFacts], own: bool
+) -> None:
+    builder: Any = SimpleNamespace(has=here.__contains__, inspect=here.__getitem__)
+    facts = facts_of_own_build("fsdp:latest", builder, image("one"))
+    args = push_script.parse_args(["--image", "fsdp:latest", "--repository", "fsdp", "--version", ""])
+    names = [tag.name for tag in push_script.tags_of(args, facts)]
+    assert (content_tag(CONTENT) in names, f"git-{COMMIT[:12]}-{CONTENT[:8]}" in names) == (own, own)
+    assert (CONTENT_LABEL in facts.labels) is own
+
+
+script = load_script("image_check")
 
 
 def test_a_lock_is_refused_where_a_check_in_aws_would_ignore_it(capsys: pytest.CaptureFixture[str]) -> None:
