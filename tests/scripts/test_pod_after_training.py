@@ -1,7 +1,6 @@
 """A pod after the end of its training: each launcher × configuration × later failure."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from hashlib import sha256
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import ROOT
+from tests.scripts.conftest import ROOT, Program
 from tests.unit.training.data.test_config_of_run import WEIGHTS, with_weights
 
 from trainyard.commands import pod as pod_command
@@ -47,7 +46,6 @@ FAILURES = {
     "pod killed at the report": ("report", None),
 }
 """The failure -> the step in which it happens, and its exit code; None: the pod is killed."""
-Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place")
 
 
