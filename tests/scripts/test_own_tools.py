@@ -132,9 +132,9 @@ def test_the_screen_is_in_the_picture_as_it_was_at_the_end() -> None:
     assert set(re.findall(r"\w+://[^\"')\s]+", svg)) == {"http://www.w3.org/2000/svg"}, "nothing is loaded"
 
 
-# Which Python install_environment.sh takes. The Pythons are stand-ins: this Python with another version, with or
-# without headers. uv is one that records which Python it is given. The script reads no name of a distribution,
-# so each is a list of Pythons.
+# Which Python install_environment.sh takes. The Pythons are stand-ins: this Python with another version, with
+# or without headers. uv is one that records which Python it is given. The script reads no name of a
+# distribution, so each is a list of Pythons.
 TOOL_CACHE = "tools/Python/{}/x64/bin/python3"
 DOWNLOADED = "--managed-python --python 3.11"
 DISTRIBUTIONS = {
