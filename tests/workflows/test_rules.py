@@ -199,7 +199,7 @@ NEED_TORCH = {
     "step_environment",
     "export",
 }
-"""Other commands run without torch (`test_core_package.py`)."""
+"""Other commands run without torch (`test_package.py`)."""
 
 
 def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) -> None:

@@ -97,7 +97,7 @@ def completion(capsys: pytest.CaptureFixture[str]) -> str:
 
 def complete(completion: str, folder: Path, *lines: str) -> list[list[str]]:
     """Return the words that bash offers at the end of each line."""
-    words = [BASH, "--norc", "-c", f"{script}\n{ASK}"]
+    words = [BASH, "--norc", "-c", f"{completion}\n{ASK}"]
     text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(words, input=text, capture_output=True, text=True, cwd=folder, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

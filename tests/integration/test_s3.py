@@ -1,23 +1,30 @@
-"""The S3 gateway against real servers: SeaweedFS, and moto where two implementations should agree.
-
-What every store has to do is also asked of a folder.
-"""
+"""The S3 gateway and complete runs on real servers: SeaweedFS, and moto where two should agree."""
 
 import base64
 import hashlib
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainyard.artifacts.record.contents import contents_of
 from trainyard.artifacts.record.run_numbers import begin_attempt, claim_run, newest_attempt, stored_claim
+from trainyard.artifacts.restore.restore import restore
+from trainyard.artifacts.restore.selection import Selection
 from trainyard.artifacts.store.object_store import Store, checksum_agrees
 from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import store_contents, sync_run
+from trainyard.artifacts.verify.verify import Depth, verify_run
 from trainyard.errors import NumberTakenError, RunConflictError, ServiceError, VerificationError
 from trainyard.gateways import bounded_calls
+from trainyard.run.atomic_files import sha256_of_file
+from trainyard.run.checkpoint_manifest import describe_files, read_manifest, write_manifest
+from trainyard.run.directory import RunDirectory
 
 MIB = 1 << 20
 
@@ -260,3 +267,114 @@ def test_abandoned_uploads_of_runs_are_swept_and_no_others(weed: Any) -> None:
     assert store.sweep(-5) == 1  # the store reports the time in whole seconds
     left = {upload["Key"] for upload in weed.client.list_multipart_uploads(Bucket=bucket)["Uploads"]}
     assert left == {"p/run-x/data", "p/other", "run-1/data"}
+
+
+class Bucket:
+    """A bucket, seen as a store and as another client sees it."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self.client = endpoint.client
+        self.name = endpoint.new_bucket()
+        self.store: Store = open_store(f"s3://{self.name}")
+
+    def put(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=key, Body=content)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+
+@pytest.fixture(params=["seaweedfs"])  # moto has the tests above
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    endpoint = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.url)
+    return Bucket(endpoint)
+
+
+@pytest.fixture
+def stored(held: Bucket, make_run: Any) -> RunDirectory:
+    run: RunDirectory = make_run()
+    assert sync_run(held.store, run, 1).problems == ()
+    return run
+
+
+def test_a_checkpoint_that_is_stored_is_not_read_again(
+    held: Bucket, stored: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later changes of the local files do not matter, either: the store has the trainer's bytes."""
+    read: list[Path] = []
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return sha256_of_file(path)
+
+    monkeypatch.setattr("trainyard.artifacts.record.contents.sha256_of_file", noted)
+    data = stored.checkpoint(200) / "__0_0.distcp"
+    data.write_bytes(bytes(data.stat().st_size))
+    report = sync_run(held.store, stored, None)
+    assert (report.sent, report.problems) == (0, ())
+    assert not [path for path in read if path.suffix == ".distcp"]
+    assert verify_run(held.store, 1, depth=Depth.FULL).problems == ()
+
+
+def test_a_checkpoint_that_is_trained_anew_while_it_is_synced_is_not_mixed_with_what_is_stored(
+    held: Bucket, stored: RunDirectory, make_run: Any, tmp_path: Path
+) -> None:
+    contents = contents_of(stored, 1, tmp_path)
+    before = held.get("run-1/checkpoint-100/manifest.json")
+    retrain(stored.checkpoint(100))
+    store_contents(held.store, contents, 1)
+    assert held.get("run-1/checkpoint-100/manifest.json") == before
+    assert verify_run(held.store, 1, depth=Depth.FULL).problems == ()
+    assert restore(held.store, Selection(1, step=100), tmp_path / "back").steps == (100,)
+    report = sync_run(held.store, stored, 1)
+    [problem] = report.problems
+    assert report.sent == 0
+    assert re.search("checkpoint-100 was not uploaded: run-1/checkpoint-100/.* lists other bytes", problem)
+    assert held.get("run-1/checkpoint-100/manifest.json") == before
+
+
+def retrain(checkpoint: Path) -> None:
+    """Write a checkpoint of the same step and sizes with other data."""
+    data, manifest = checkpoint / "__0_0.distcp", read_manifest(checkpoint)
+    data.write_bytes(os.urandom(data.stat().st_size))
+    write_manifest(checkpoint, replace(manifest, files=describe_files(checkpoint)))
+
+
+def test_a_large_file_that_is_another_than_the_manifest_says_is_named_and_not_stored(
+    held: Bucket, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
+    run = make_run(steps=(100,), size=34_000_000)
+    with (run.checkpoint(100) / "__0_0.distcp").open("r+b") as file:
+        file.seek(20_000_000)
+        file.write(b"damage")
+    [problem] = sync_run(held.store, run, 1).problems
+    assert "checkpoint-100 was not uploaded: " in problem
+    assert re.search(r"__0_0\.distcp: SHA-256 .*, the checkpoint's manifest says", problem)
+    assert not list(held.store.list_objects("run-1/checkpoint-100/"))
+    assert not held.client.list_multipart_uploads(Bucket=held.name).get("Uploads")
+
+
+def test_a_large_checkpoint_is_stored_in_parts_and_verifies_against_the_disk(
+    held: Bucket, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard.gateways.s3.store.PARTS_FROM_BYTES", 32 << 20)
+    run = make_run(steps=(500,), size=34_000_000)
+    sync_run(held.store, run, 7)
+    assert verify_run(held.store, 7, depth=Depth.LISTING, run_directory=run).ok
+    assert sync_run(held.store, run, 7).sent == 0
+    held.client.delete_object(Bucket=held.name, Key="manifests/run-7-manifest.json")
+    assert sync_run(held.store, run, 7).sent == 0, "read back and not sent"
+    held.put("run-7/checkpoint-500/__0_0.distcp", os.urandom(34_000_000))
+    assert not verify_run(held.store, 7, depth=Depth.LISTING).ok
+
+
+def test_a_store_under_a_prefix_verifies_after_it_was_copied_to_another(
+    held: Bucket, make_run: Any, tmp_path: Path
+) -> None:
+    run = make_run()
+    sync_run(open_store(f"s3://{held.name}/phase2"), run, 1)
+    for found in list(held.store.list_objects("phase2/")):
+        held.put(found.key.replace("phase2/", "archive/2026/"), held.get(found.key))
+    assert verify_run(open_store(f"s3://{held.name}/archive/2026"), 1, depth=Depth.LISTING).ok
