@@ -1,4 +1,4 @@
-"""The network of machines over gloo: measured before training, and judged by the log of a stand-in of NCCL."""
+"""The network of machines over gloo: measured before training, and judged by the log of a stand-in."""
 
 import json
 import os

@@ -49,7 +49,7 @@ SHIPPED = (
 
 @pytest.fixture(scope="module")
 def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command in an environment that has only the core: the wheel of this checkout, and links to packages."""
+    """The command in an environment that has only the core: this checkout as a wheel, and linked packages."""
     folder = tmp_path_factory.mktemp("core package")
     source = folder / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))

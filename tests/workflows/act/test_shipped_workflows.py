@@ -1,8 +1,10 @@
-"""compare.yml and release.yml, played: a comment with both runs, and a tag that becomes a release."""
+"""The other shipped workflows, played: compare.yml, release.yml, image.yml and the watchdog."""
 
+import hashlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +12,18 @@ from typing import Any
 
 import pytest
 from tests.git_repository import git
+from tests.github_identity import ROLE, github_identity
+from tests.integration.conftest import aws, bucket, moto  # noqa: F401 - fixtures
+from tests.integration.scripted_aws import REGION, Script, ScriptedAws
 
+from trainyard.image.context.build_context import content_tag
 from trainyard.proof import PARTS
 from trainyard.run.directory import RunDirectory
 from trainyard.run.judged_records import digests_now
 
 pytestmark = pytest.mark.act
 
-ROOT = Path(__file__).resolve().parents[3] / ".github" / "workflows"
+WORKFLOWS = Path(__file__).resolve().parents[3] / ".github" / "workflows"
 CALLER = """\
 name: theirs
 on: pull_request
@@ -102,7 +108,7 @@ def record_gh(folder: Path, green: Path) -> None:
 def test_any_repository_compares_the_training_of_a_pull_request_with_its_base(
     stage: Any, branch: Callable[..., str], tmp_path: Path
 ) -> None:
-    [upload] = {*re.findall(r"uses: (actions/upload-artifact@\S+)", (ROOT / "compare.yml").read_text())}
+    [upload] = {*re.findall(r"uses: (actions/upload-artifact@\S+)", (WORKFLOWS / "compare.yml").read_text())}
     kept = record(tmp_path / "head", run_number=9, validation_loss=1.0)
     branch({".github/workflows/theirs.yml": CALLER.replace("UPLOAD", upload).replace("KEPT", str(kept))})
     record_gh(tmp_path, record(tmp_path / "green", run_number=8, validation_loss=1.1))
@@ -201,3 +207,71 @@ def test_a_tag_is_checked_built_attested_and_published(
     asked = (played.record / "gh").read_text().splitlines()
     assert [line.split()[1] for line in asked] == ["view", "create", "repos/{owner}/{repo}/releases/latest"]
     assert "dist/SHA256SUMS --verify-tag" in asked[1]
+
+
+MANIFEST = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+FILE = "docker/fsdp/Dockerfile"
+
+
+def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(
+    stage: Any,
+    aws: ScriptedAws,  # noqa: F811 - the fixture
+    bucket: str,  # noqa: F811 - the fixture
+) -> None:
+    digest = f"sha256:{hashlib.sha256(b'').hexdigest()}"  # moto's, for a manifest without a configuration
+    ecr, name = aws.client("ecr"), f"team/t{time.time_ns()}"
+    ecr.create_repository(repositoryName=name)
+
+    def push() -> None:
+        tag = content_tag(aws.builds[0].variables["CONTENT"])
+        answer = ecr.put_image(repositoryName=name, imageManifest=json.dumps(MANIFEST), imageTag=tag)
+        assert answer["image"]["imageId"]["imageDigest"] == digest
+
+    aws.scripts = [Script(at_end=push, exported={"IMAGE_DIGEST": digest})]
+    variables = {"TRAINYARD_IMAGE_ROLE": ROLE, "TRAINYARD_SOURCE_BUCKET": bucket}
+    variables |= {"TRAINYARD_AWS_REGION": REGION, "TRAINYARD_IMAGE_REPOSITORY": name}
+    given = {"AWS_ENDPOINT_URL": aws.url, "AWS_EC2_METADATA_DISABLED": "true"}
+    with github_identity() as identity:  # moto's STS takes its tokens
+        own = {key: value for key, value in identity.variables().items() if key.startswith("ACTIONS_ID")}
+        played = stage.play(
+            "workflow_dispatch",
+            inputs={"dockerfile": FILE, "level": "full", "tags": "git-sha"},
+            workflow="image.yml",
+            job="build",
+            variables=variables,
+            environment={**own, **given},
+        )
+    assert set(identity.calls) == {"oidc"}
+    assert played.green, played.log
+    (build,) = aws.builds
+    assert [build.variables[key] for key in ("IMAGE", "DOCKERFILE", "LEVEL", "TAGS")] == [
+        *(name, FILE, "full", "git-sha")
+    ]
+    assert "Built, checked and pushed" in played.summary
+    assert digest in played.summary
+    (message,) = played.messages
+    assert json.loads(message)["text"] == f"✅ Image {name} built, checked and pushed"
+    assert digest in message
+
+
+OFFLINE = {
+    "name": "gpu-1",
+    "status": "offline",
+    "busy": False,
+    "labels": [{"name": "self-hosted"}, {"name": "gpu"}],
+}
+
+
+WATCHED = {"TRAINYARD_WATCH": "on"}
+
+
+def test_a_runner_that_went_away_is_red_with_a_message(stage: Any) -> None:
+    stage.github.answers.update({"/actions/runners?": {"runners": [OFFLINE]}})
+    played = stage.play("schedule", workflow="watch_runners.yml", job="notify", variables=WATCHED)
+    assert played.exit_code == 1
+    assert played.steps["Check"] == "failure", played.log
+    assert played.steps["Notify Slack"] == "success", played.log
+    assert "❌ GPU runner gpu-1 is offline" in played.summary
+    [message] = played.messages
+    assert "gpu-1 is offline" in message
+    assert played.dispatched == []
