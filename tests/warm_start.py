@@ -42,12 +42,7 @@ from typing import Any, NoReturn
 
 import trainyard
 
-IMPORTED = (
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.run",
-    "trainyard.training.loop",
-)
+IMPORTED = ("torch", "torch._dynamo", "torch.distributed.run", "trainyard.training.loop")
 """The imports of a training process."""
 TRAINERS = (
     "transformers.trainer",

@@ -11,11 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.run.checkpoint_manifest import (
-    CheckpointManifest,
-    describe_files,
-    write_manifest,
-)
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -28,11 +24,7 @@ def _halve(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "removed": Path.unlink,
-    "emptied": _empty,
-    "halved": _halve,
-}
+DAMAGES: dict[str, Callable[[Path], None]] = {"removed": Path.unlink, "emptied": _empty, "halved": _halve}
 
 
 def plant_all(root: Path, *, big: int = 300_000) -> None:

@@ -42,7 +42,7 @@ def test_a_new_bucket_wants_attention_and_is_mended_once(moto: Any, bucket: str)
     before = verdicts(bucket)
     assert list(before) == ALL
     assert {name for name, good in before.items() if good is False} >= {
-        *("public access block", "versioning", "aborted uploads"),
+        *("public access block", "versioning", "aborted uploads")
     }
     fixed = {found.name for found in setup(bucket).findings(fix=True) if found.fixed}
     assert fixed >= {"public access block", "versioning", "aborted uploads"}
@@ -106,10 +106,7 @@ def test_a_bucket_that_is_not_there_is_refused(moto: Any, bucket: str) -> None:
 
 
 def test_the_script_ends_with_1_then_0_and_says_each_setting(
-    moto: Any,
-    bucket: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    moto: Any, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import importlib
 

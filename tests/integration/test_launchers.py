@@ -115,10 +115,7 @@ def test_a_pytorchjobs_variables_alone_start_one_run_over_two_nodes(nodes: Nodes
     assert run["plan"]["samples_per_step"] == 8
 
 
-@pytest.mark.parametrize(
-    ("launcher", "here", "world"),
-    [("elastic", 2, 4), ("hyperpod", 1, 2)],
-)
+@pytest.mark.parametrize(("launcher", "here", "world"), [("elastic", 2, 4), ("hyperpod", 1, 2)])
 def test_each_launchers_variables_alone_give_its_shape(
     nodes: Nodes, launcher: str, here: int, world: int
 ) -> None:

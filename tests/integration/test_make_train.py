@@ -188,10 +188,7 @@ def test_resume_takes_what_is_named_and_changed_on_its_line(clone: Path, three_r
         ("training.max_steps=9  training.seed=7", ["training.max_steps=9", "training.seed=7"]),
         ("model.name=\"my model\" a.b='c d'", ["model.name=my model", "a.b=c d"]),
         ('model.name="it\'s mine"', ["model.name=it's mine"]),
-        (
-            "a.b='$(shell touch made)' c.d=\"$(touch made)\"",
-            ["a.b=$(shell touch made)", "c.d=$(touch made)"],
-        ),
+        ("a.b='$(shell touch made)' c.d=\"$(touch made)\"", ["a.b=$(shell touch made)", "c.d=$(touch made)"]),
         ("'a.b=`touch made`' c.d=1;touch e.f=$$HOME", ["a.b=`touch made`", "c.d=1;touch", "e.f=$$HOME"]),
         ("a.b=#1 c.d=50% e.f=*.txt g=[1,2]", ["a.b=#1", "c.d=50%", "e.f=*.txt", "g=[1,2]"]),
         ("model.name=Übung\na.b=1\n", ["model.name=Übung", "a.b=1"]),

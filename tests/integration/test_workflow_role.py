@@ -12,11 +12,7 @@ from typing import Any
 import boto3
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-)
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from tests import warm_start
 from tests.github_identity import github_identity
 
@@ -76,10 +72,7 @@ def test_the_access_of_a_step_decides_what_it_may_do(
 
 @pytest.mark.parametrize("access", ["check", "write"])
 def test_the_check_before_a_run_assumes_the_role_by_itself(
-    access: str,
-    role_store: Any,
-    in_step: Callable[..., dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    access: str, role_store: Any, in_step: Callable[..., dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"s3://{role_store.endpoint.new_bucket()}/runs"
     in_step(TRAINYARD_AWS_ACCESS=access)
@@ -170,11 +163,7 @@ def test_the_program_gets_a_secret_of_the_pipeline_only_if_it_is_named(entry: st
         # In a workflow no step that runs a program has the role.
         names = [*OF_PIPELINE, *(("TRAINYARD_AWS_ROLE", *KEYS) if entry == "action" else ())]
         given = ours | dict.fromkeys(KEYS, "of the machine")
-        for way, named in (
-            ("default", []),
-            ("program.environment", names),
-            ("TRAINYARD_PASS", names[::2]),
-        ):
+        for way, named in (("default", []), ("program.environment", names), ("TRAINYARD_PASS", names[::2])):
             own = dict.fromkeys(named, "its own") if way == "program.environment" else {}
             changes = f"program.environment={json.dumps(own)}"
             variables = given | ({way: ", ".join(named)} if way == "TRAINYARD_PASS" else {})

@@ -161,7 +161,7 @@ def test_findings_have_their_place_reason_and_fix(called: Call, tmp_path: Path) 
     assert (asked.returncode, data["ok"]) == (0, True)
     assert data["files"] == {str(file): 1 for file in files}
     assert [(f["subject"], f["severity"], f["line"]) for f in data["findings"]] == [
-        ("NCCL_TIMEOUT", "warning", 1),
+        ("NCCL_TIMEOUT", "warning", 1)
     ]
 
 

@@ -49,11 +49,7 @@ def make_run(folder: Path, recipe: str, outcome: dict[str, Any], log: str = "") 
 def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failure = {
-        "class": "nan",
-        "fix": "Lower training.learning_rate",
-        "set": {"training.learning_rate": 1e-5},
-    }
+    failure = {"class": "nan", "fix": "Lower training.learning_rate", "set": {"training.learning_rate": 1e-5}}
     outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
     ours = make_run(tmp_path / "ours", "pretrain", {**outcome, "failure": failure})
     found = explain("--run-dir", ours, capsys=capsys)
@@ -103,10 +99,7 @@ def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("address", [False, True])
 def test_a_workflow_run_is_explained_by_annotations_and_logs(
-    address: bool,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    address: bool, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)

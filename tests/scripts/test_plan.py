@@ -246,10 +246,7 @@ def test_plan_training_states_it_below_the_result(
 @pytest.mark.parametrize("event", ["push", "schedule", "workflow_dispatch"])
 @pytest.mark.parametrize("is_set_up", [True, False])
 def test_a_plan_warns_only_of_what_trains(
-    event: str,
-    is_set_up: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    event: str, is_set_up: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It does not warn where no run starts."""
     variables = {

@@ -88,10 +88,7 @@ class Pod:
     def start(self) -> int:
         words = ["--config", str(self.config), "--run-dir", str(self.run_dir)]
         words += [word for value in self.given for word in ("--set", value)]
-        more = {
-            "in place": ["--restarts", "2"],
-            "evictable": ["--restarts", "2", "--evictable"],
-        }
+        more = {"in place": ["--restarts", "2"], "evictable": ["--restarts", "2", "--evictable"]}
         self.ran = []
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
         return code

@@ -308,10 +308,7 @@ def test_the_search_continues_behind_a_damaged_run_and_ends_at_its_bound(
 
 @pytest.mark.parametrize("error", [ServiceError("no answer"), OSError(28, "No space left on device")])
 def test_a_store_that_cannot_be_searched_means_that_it_trains(
-    found: Callable[..., str],
-    finished_run: RunDirectory,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
+    found: Callable[..., str], finished_run: RunDirectory, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     sync(finished_run)
 

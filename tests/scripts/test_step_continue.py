@@ -215,10 +215,7 @@ def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for
 
 @pytest.mark.parametrize(("continues", "asked"), [("2", 1), ("1", 0), ("", 0), (None, 0)])
 def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
-    actions: Actions,
-    monkeypatch: pytest.MonkeyPatch,
-    continues: str | None,
-    asked: int,
+    actions: Actions, monkeypatch: pytest.MonkeyPatch, continues: str | None, asked: int
 ) -> None:
     """A segment that an earlier attempt requested is dispatched already."""
     monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")

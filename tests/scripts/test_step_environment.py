@@ -245,9 +245,7 @@ def test_a_runner_that_is_back_at_the_second_look_is_no_outage(repository: Repos
 
 
 def test_without_labels_no_runner_is_looked_after_and_what_died_goes_on(
-    repository: Repository,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dead = runner_watchdog.DeadRun(7, "https://x/7", 1)
     monkeypatch.setattr(runner_watchdog, "find_dead_runs", lambda *_, **__: [dead])

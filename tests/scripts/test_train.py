@@ -97,12 +97,7 @@ def test_a_dry_run_changes_nothing_and_says_what_comes_first(tmp_path: Path) -> 
     sets = [word for key, value in paths.items() for word in ("--set", f"{key}={value}")]
 
     def run(name: str, *arguments: str) -> dict[str, Any]:
-        line = [
-            sys.executable,
-            *("-m", "trainyard", name),
-            "--config",
-            str(ROOT / "configs" / "smoke.yaml"),
-        ]
+        line = [sys.executable, *("-m", "trainyard", name), "--config", str(ROOT / "configs" / "smoke.yaml")]
         line += ["--set", "model.device=cpu", *sets, *arguments]
         done = warm_start.run(line, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stderr

@@ -199,13 +199,7 @@ def is_in(name: str, group: list[str]) -> bool:
     return any(name.startswith(path) for path in paths) and not any(name.startswith(i) for i in ignored)
 
 
-NEED_TORCH = {
-    "train",
-    "prove",
-    "prepare",
-    "step_environment",
-    "export",
-}
+NEED_TORCH = {"train", "prove", "prepare", "step_environment", "export"}
 """Other commands run without torch (`test_package.py`)."""
 
 

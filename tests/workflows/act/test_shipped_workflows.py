@@ -199,10 +199,7 @@ def test_a_tag_is_checked_built_attested_and_published(
     dist = played.record / "artifacts" / "release" / "dist"
     names = sorted(path.name for path in dist.iterdir() if path.name != ".gitignore")  # uv writes it
     assert names[0] == "SHA256SUMS"
-    assert [name.rpartition("0.1.0")[2] for name in names[1:]] == [
-        "-py3-none-any.whl",
-        ".tar.gz",
-    ]
+    assert [name.rpartition("0.1.0")[2] for name in names[1:]] == ["-py3-none-any.whl", ".tar.gz"]
     assert (played.record / "attested").read_text() == (dist / "SHA256SUMS").read_text()
     asked = (played.record / "gh").read_text().splitlines()
     assert [line.split()[1] for line in asked] == ["view", "create", "repos/{owner}/{repo}/releases/latest"]

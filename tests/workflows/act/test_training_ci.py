@@ -100,11 +100,7 @@ def in_role(role_store: Any) -> dict[str, str]:
 
 def run_number(number: int) -> dict[str, str]:
     attempt = "2" if number == 2 else "1"
-    return {
-        "GITHUB_RUN_ID": str(number),
-        "GITHUB_RUN_NUMBER": str(number),
-        "GITHUB_RUN_ATTEMPT": attempt,
-    }
+    return {"GITHUB_RUN_ID": str(number), "GITHUB_RUN_NUMBER": str(number), "GITHUB_RUN_ATTEMPT": attempt}
 
 
 def assert_stopped_and_handed_on(segment: Any, number: int, requested: dict[str, str], store: str) -> None:
