@@ -63,19 +63,10 @@ def make_eks(url: str, name: str) -> None:
 def make_hyperpod(url: str) -> str:
     """Create a cluster without an orchestrator; return its new name, as moto's reset keeps clusters."""
     name = f"pod-{uuid.uuid4().hex[:8]}"
-    client("sagemaker", url).create_cluster(
-        ClusterName=name,
-        InstanceGroups=[
-            {
-                "InstanceGroupName": "workers",
-                "InstanceType": "ml.p5.48xlarge",
-                "InstanceCount": 2,
-                "LifeCycleConfig": {"SourceS3Uri": "s3://sagemaker-life", "OnCreate": "on_create.sh"},
-                "ThreadsPerCore": 1,
-                "ExecutionRole": f"arn:aws:iam::{ACCOUNT}:role/hyperpod",
-            }
-        ],
-    )
+    group = {"InstanceGroupName": "workers", "InstanceType": "ml.p5.48xlarge", "InstanceCount": 2}
+    group["LifeCycleConfig"] = {"SourceS3Uri": "s3://sagemaker-life", "OnCreate": "on_create.sh"}
+    group |= {"ThreadsPerCore": 1, "ExecutionRole": f"arn:aws:iam::{ACCOUNT}:role/hyperpod"}
+    client("sagemaker", url).create_cluster(ClusterName=name, InstanceGroups=[group])
     return name
 
 
@@ -181,11 +172,8 @@ def test_an_image_is_found_by_tag_and_digest(aws: str) -> None:
     ecr = client("ecr", aws)
     ecr.create_repository(repositoryName="team/train")
     kind = "application/vnd.oci.image.manifest.v1+json"
-    config = {
-        "mediaType": "application/vnd.oci.image.config.v1+json",
-        "digest": "sha256:" + "0" * 64,
-        "size": 1,
-    }
+    of_config = "application/vnd.oci.image.config.v1+json"
+    config = {"mediaType": of_config, "digest": "sha256:" + "0" * 64, "size": 1}
     manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": []})
     put = ecr.put_image(repositoryName="team/train", imageManifest=manifest, imageTag="v1")
     digest = put["image"]["imageId"]["imageDigest"]
@@ -232,16 +220,8 @@ def test_the_stack_is_made_and_changed_and_keeps_the_values_it_has(aws: str) -> 
 
 def test_the_shell_script_ends_with_what_github_needs_and_how_an_image_is_built(aws: str) -> None:
     """Names of variables and flags are those that the workflows and the build read."""
-    line = [
-        str(SCRIPT),
-        *GITHUB,
-        "--project-name",
-        "lab",
-        "--ecr-repository",
-        "team/lab",
-        "--cluster",
-        "gpus",
-    ]
+    names = ("--project-name", "lab", "--ecr-repository", "team/lab", "--cluster", "gpus")
+    line = [str(SCRIPT), *GITHUB, *names]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd="/")
     assert done.returncode == 0, done.stderr
     assert re.search("^Add .*SourceBucket", done.stdout, re.M)
@@ -286,12 +266,9 @@ def test_a_stack_of_somebody_else_is_refused_and_one_made_by_hand_is_taken_over(
     stacks.create_stack(StackName="trainyard", TemplateBody=body)
     assert "belongs to something else" in refusal()
     assert stacks.describe_stacks()["Stacks"][0]["StackStatus"] == "CREATE_COMPLETE"
-    stacks.create_stack(
-        StackName="lab",
-        TemplateBody=init_aws.TEMPLATE.read_text(),
-        Capabilities=["CAPABILITY_NAMED_IAM"],
-        Parameters=[{"ParameterKey": "Project", "ParameterValue": "lab"}],
-    )
+    given: dict[str, Any] = {"Parameters": [{"ParameterKey": "Project", "ParameterValue": "lab"}]}
+    given |= {"TemplateBody": init_aws.TEMPLATE.read_text(), "Capabilities": ["CAPABILITY_NAMED_IAM"]}
+    stacks.create_stack(StackName="lab", **given)
     assert set_up("--project-name", "lab", "--dry-run") == {}
 
 

@@ -24,16 +24,8 @@ OURS = ("PET_", "TRAINYARD_", "MASTER_", "WORLD_", "RANK", "LOCAL_", "NCCL_", "J
 def on_two_nodes(words: list[str], **more: str) -> list[tuple[int, str, str]]:
     """Run a command as two pods of a TrainJob do; return exit code, stdout and stderr of each."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    started = [
-        warm_start.Popen(
-            [sys.executable, *words],
-            env={**clean, **place, **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for place in environments("trainjob")
-    ]
+    places = [{**clean, **place, **more} for place in environments("trainjob")]
+    started = [warm_start.start([sys.executable, *words], env=place) for place in places]
     ends = [process.communicate(timeout=240) for process in started]
     return [(process.returncode, *end) for process, end in zip(started, ends, strict=True)]
 
@@ -59,9 +51,8 @@ def test_a_peer_that_never_comes_ends_the_measurement() -> None:
     place = environments("trainjob")[0] | {"PET_NNODES": "1", "PET_NODE_RANK": "0"}
     words = ["-m", "trainyard", "network", "measure", "--device", "cpu", "--nproc-per-node", "1"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    alone = subprocess.run(
-        [sys.executable, *words], env=clean | place, capture_output=True, text=True, timeout=60
-    )
+    line, there = [sys.executable, *words], clean | place
+    alone = subprocess.run(line, env=there, capture_output=True, text=True, timeout=60)
     assert alone.returncode == ExitCode.USAGE and "no network to measure" in alone.stderr
 
 

@@ -67,15 +67,13 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
             found = metadata.distribution(pin)
         except metadata.PackageNotFoundError:
             continue  # of another platform
-        for top in {
-            file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
-        }:
+        tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+        for top in tops:
             if not (packages / top).exists():
                 (packages / top).symlink_to(found.locate_file(top))  # type: ignore[arg-type]
     build = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True, check=True
-    )
+    line = [sys.executable, "-c", build, str(folder)]
+    done = subprocess.run(line, cwd=source, capture_output=True, text=True, check=True)
     wheel = folder / done.stdout.strip().splitlines()[-1]
     shutil.unpack_archive(wheel, packages, "zip")
     (data,) = packages.glob("trainyard_ci-*.data/data")  # an installer puts it into the environment
@@ -357,9 +355,8 @@ def test_a_dashboard_reports_on_a_metrics_file(tmp_path: Path, capsys: pytest.Ca
 def test_every_documented_name_is_there_and_nothing_heavy_is_imported() -> None:
     heavy = {"torch", "numpy", "rich", "boto3"}
     code = f"import sys, trainyard.functions; print({heavy} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
     assert [name for name in functions.__all__ if not hasattr(functions, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

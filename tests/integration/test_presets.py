@@ -97,11 +97,8 @@ model: {model}
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    pipe = subprocess.PIPE
-    start = warm_start.TrainerPopen(
-        [sys.executable, *words], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
-    )
-    with start as process:
+    line = [sys.executable, *words]
+    with warm_start.start(line, cwd=folder, env=environment, has_trainers=True) as process:
         output, errors = process.communicate(timeout=400)
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
@@ -228,14 +225,10 @@ def run_program(name: str, folder: Path, *, world: int) -> list[dict[str, Any]]:
     shutil.copy(str(trainyard.__file__), folder / "trainyard.py")
     (folder / "sitecustomize.py").write_text(FORGET)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    with warm_start.TrainerPopen(
-        [sys.executable, *launcher[: 4 * (world > 1)], str(folder / f"stop_{name}.py"), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    line = [sys.executable, *launcher[: 4 * (world > 1)], str(folder / f"stop_{name}.py"), str(folder)]
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)}
+    apart: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True, "has_trainers": True}
+    with warm_start.start(line, env=given, **apart) as process:
         output = process.communicate(timeout=1200)[0]
     assert process.returncode == 0, output[-6000:]
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]

@@ -52,13 +52,8 @@ def python_of(recipe: str) -> str:
 
 
 def read(recipe: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [python_of(recipe), str(READER), recipe],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    line, given = [python_of(recipe), str(READER), recipe], json.dumps(cases)
+    done = subprocess.run(line, input=given, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers

@@ -117,26 +117,12 @@ def environment_of_program(
     config = {"recipe": "command", "program": {"command": [sys.executable, "show.py"]}}
     (folder / "show.py").write_text(SHOW)
     (folder / "trainyard.yaml").write_text(json.dumps(config))
-    where = {
-        "run_dir": f"runs/{time.monotonic()}",
-        "store": (folder / "store").as_uri(),
-        "run_number": "auto",
-    }
-    plan: dict[str, Any] = {
-        **where,
-        "config": "trainyard.yaml",
-        "overrides": changes,
-        "deadline": "1h",
-        "segment": "1",
-    }
+    where = {"run_dir": f"runs/{time.monotonic()}", "store": (folder / "store").as_uri()}
+    where["run_number"] = "auto"
+    plan: dict[str, Any] = {**where, "config": "trainyard.yaml", "overrides": changes, "deadline": "1h"}
     plan |= {"resume": "none", "fetch": "false", "job_minutes": 60, "title": "7", "most_segments": "1"}
-    plan |= {
-        "run_id": Path(where["run_dir"]).name,
-        "thread": "",
-        "reason": "",
-        "expected": "{}",
-        "target": "gpu-runner",
-    }
+    plan |= {"run_id": Path(where["run_dir"]).name, "target": "gpu-runner", "segment": "1"}
+    plan |= {"thread": "", "reason": "", "expected": "{}"}
     inputs = {"CONFIG": plan["config"], "CHANGES": changes}
     inputs |= {name.upper(): value for name, value in where.items()}
     inputs = inputs if entry == "action" else {"TRAINYARD_PLAN": json.dumps(plan)}
@@ -235,16 +221,10 @@ def test_each_checkpoint_is_stored_while_a_run_outlives_its_credentials(
     command = [sys.executable, "-m", "trainyard", "store", "sync", "--follow", "--store", url]
     started, step, stored = time.monotonic(), 10, list[float]()
     with (tmp_path / "follower.log").open("wb") as log:
-        follower = warm_start.Popen(
-            [*command, "--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"],
-            env=environment,
-            stderr=log,
-            stdout=log,
-        )
+        command += ["--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"]
+        follower = warm_start.Popen(command, env=environment, stderr=log, stdout=log)
         try:
-            while (so_far := time.monotonic() - started) < TRAINING_SECONDS or (
-                so_far < 600 and not stored[-1]
-            ):
+            while (now := time.monotonic() - started) < TRAINING_SECONDS or (now < 600 and not stored[-1]):
                 time.sleep(8)
                 step += 10
                 make_run(steps=(step,))

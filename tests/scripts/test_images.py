@@ -127,13 +127,9 @@ def probed(
 ) -> dict[str, Answer]:
     """The answers of the probe in a Python that has only the packages of `folder`."""
     asked = probe_request("full", packages, **({"cpu": True, "efa": False} | flags))
-    done = subprocess.run(
-        [sys.executable, "-S", str(PROBE), json.dumps(asked | {"checks": list(checks)})],
-        env={"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    line = [sys.executable, "-S", str(PROBE), json.dumps(asked | {"checks": list(checks)})]
+    there = {"PYTHONPATH": str(folder)}
+    done = subprocess.run(line, env=there, capture_output=True, text=True, timeout=60)
     return {one.check: one for one in probe_answers(checks, done.stdout, done.stderr)}
 
 
@@ -203,9 +199,8 @@ def test_an_image_makes_the_configuration_of_a_model() -> None:
     """With the transformers of this environment, as the probe calls it in an image."""
     pytest.importorskip("transformers")
     asked = probe_request("full", None, cpu=True, efa=False) | {"checks": ["model-configuration"]}
-    done = subprocess.run(
-        [sys.executable, str(PROBE), json.dumps(asked)], capture_output=True, text=True, timeout=240
-    )
+    line = [sys.executable, str(PROBE), json.dumps(asked)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
     (found,) = probe_answers(["model-configuration"], done.stdout, done.stderr)
     assert found.ok, found
 

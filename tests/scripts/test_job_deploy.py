@@ -294,19 +294,10 @@ def states() -> Iterator[JobState]:
             if which is State.FAILED:
                 failures = [JobFailure(each, ("because",)) for each in FailureClass]
             for failure, retry, next_job in itertools.product(failures, (0, 2), ("", "llama-2")):
-                yield JobState(
-                    "llama",
-                    "team",
-                    "pytorchjob",
-                    which,
-                    "because",
-                    failure=failure,
-                    pods=PodCounts(4, 4),
-                    holds_resources=holds,
-                    auto_retry=retry,
-                    waiting=Waiting(FailureClass.QUOTA, "because") if waits else None,
-                    followed_by=next_job,
-                )
+                waiting = Waiting(FailureClass.QUOTA, "because") if waits else None
+                more: dict[str, Any] = {"failure": failure, "waiting": waiting, "pods": PodCounts(4, 4)}
+                more |= {"holds_resources": holds, "auto_retry": retry, "followed_by": next_job}
+                yield JobState("llama", "team", "pytorchjob", which, "because", **more)
 
 
 def test_what_to_do_about_a_job_in_every_state() -> None:

@@ -75,16 +75,8 @@ class World:
         (folder / "fake.py").write_text(PROGRAM)
 
     def config(self, **changes: Any) -> Path:
-        asked = {
-            "folder": str(self.own),
-            "until": 4,
-            "losses": {},
-            "saves": [2, 4],
-            "waits": False,
-            "cut": 0,
-            "exit": 0,
-            "logs": [],
-        }
+        asked = {"folder": str(self.own), "until": 4, "losses": {}, "saves": [2, 4]}
+        asked |= {"waits": False, "cut": 0, "exit": 0, "logs": []}
         program = {
             "command": [sys.executable, str(self.folder / "fake.py"), json.dumps({**asked, **changes})],
             "steps": 4,

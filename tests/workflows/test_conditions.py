@@ -14,19 +14,10 @@ from tests.workflows.conftest import shipped_workflow as shipped_file
 
 from trainyard.github.setup import SCHEDULE
 
-NAMES = [
-    "github",
-    "needs",
-    "vars",
-    "inputs",
-    "steps",
-    "env",
-    "secrets",
-    "matrix",
-    "runner",
-    "job",
-    "strategy",
-]
+NAMES = (
+    *("github", "needs", "vars", "inputs", "steps", "env", "secrets"),
+    *("matrix", "runner", "job", "strategy"),
+)
 RESULTS = ("success", "failure", "cancelled", "skipped")
 
 

@@ -40,16 +40,8 @@ class Owner(Repository):
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))
         }
-        process = warm_start.Popen(
-            [sys.executable, "-m", "trainyard", *words],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**kept, **variables},
-        )
-        out, error = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(words, process.returncode, out, error)
+        line = [sys.executable, "-m", "trainyard", *words]
+        return warm_start.run(line, cwd=self.folder, env={**kept, **variables}, timeout=300)
 
     def train(self, *options: str, program: Sequence[str] = (), run_id: str = "") -> int:
         settings = [word for each in self.set for word in ("--set", each)]
@@ -113,11 +105,8 @@ def test_a_finished_run_is_done_for_equal_inputs_and_stays_for_others(owner: Own
         owner.git("tag", "before")
         options, words = change(owner, name)
         code = owner.train("--run-dir", "runs/a", *options, program=words)
-        if (
-            code != 2
-            or f"{name}: " not in owner.done.stderr
-            or "Nothing was started" not in owner.done.stderr
-        ):
+        said = owner.done.stderr
+        if code != 2 or f"{name}: " not in said or "Nothing was started" not in said:
             wrong.append((name, code, owner.done.stderr))
         owner.git("reset", "-q", "--hard", "before")
         owner.git("tag", "-d", "before")
@@ -226,16 +215,11 @@ def test_a_machine_that_dies_loses_its_newest_checkpoint_and_the_next_attempt_re
     owner.git("add", "-A")
     owner.git("commit", "-q", "-m", "Configure")
     store = owner.folder / "trainyard-store"
-    plan: dict[str, Any] = {
-        "config": "trainyard.yaml",
-        "overrides": "",
-        "store": store.as_uri(),
-        "run_number": "9",
-    }
+    plan = {"config": "trainyard.yaml", "overrides": "", "store": store.as_uri(), "run_number": "9"}
     plan |= {"run_id": "gh-9", "run_dir": "runs/gh-9", "title": "9", "segment": "1", "most_segments": "20"}
-    plan |= {"resume": "auto", "fetch": "false", "job_minutes": 60, "deadline": "30m", "target": "gpu-runner"}
-    plan |= {"thread": "", "reason": "", "expected": "{}"}
-    job = {"TRAINYARD_PLAN": json.dumps(plan), "GITHUB_RUN_ID": "9"}
+    plan |= {"resume": "auto", "fetch": "false", "deadline": "30m", "target": "gpu-runner", "thread": ""}
+    job = {"TRAINYARD_PLAN": json.dumps({**plan, "job_minutes": 60, "reason": "", "expected": "{}"})}
+    job["GITHUB_RUN_ID"] = "9"
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))}
     words = [sys.executable, "-m", "trainyard", "step", "action"]
     quiet = subprocess.DEVNULL
@@ -278,12 +262,8 @@ def test_a_pod_that_returns_without_its_disk_continues_its_run(owner: Owner) -> 
 
     assert start() == 75
     first = owner.record("runs/job")
-    assert (
-        owner.command(
-            "store", "sync", "--run-dir", "runs/job", "--store", f"file://{owner.folder}/trainyard-store"
-        ).returncode
-        == 0
-    )
+    store = f"file://{owner.folder}/trainyard-store"
+    assert owner.command("store", "sync", "--run-dir", "runs/job", "--store", store).returncode == 0
     owner.forget("runs", "out")
     assert start() == 0
     again = owner.record("runs/job")

@@ -54,22 +54,10 @@ def build(machine: Path, **variables: str) -> Built:
         after = "before" if phase in PHASES[:2] else "after"
         script += [f'echo "{phase} $phase" >> status', f'[ "$phase" = SUCCEEDED ] || ended={after}', "fi"]
     script += [f'echo "{name}=${name}" >> exported' for name in SPEC["env"]["exported-variables"]]
-    given = {
-        **SPEC["env"]["variables"],
-        "MAKEFLAGS": "n",
-        "PYTHONPATH": "src",
-        "HOME": str(machine),
-        **variables,
-    }
+    given = {"PATH": os.environ["PATH"], **SPEC["env"]["variables"], "MAKEFLAGS": "n", "PYTHONPATH": "src"}
+    given |= {"HOME": str(machine), **variables}
     bash = ["bash", "--noprofile", "--norc", "-c", "\n".join(script)]
-    done = subprocess.run(
-        bash,
-        cwd=machine,
-        env={"PATH": os.environ["PATH"], **given},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = subprocess.run(bash, cwd=machine, env=given, capture_output=True, text=True, timeout=240)
     status = dict(line.split() for line in (machine / "status").read_text().splitlines())
     exported = dict(line.split("=", 1) for line in (machine / "exported").read_text().splitlines())
     run = machine / "runs" / exported.get("RUN_ID", "")
@@ -112,13 +100,8 @@ def test_every_command_passes_shellcheck() -> None:
         f"{name}=''" for name in (*SPEC["env"]["variables"], "CODEBUILD_BUILD_NUMBER", "CODEBUILD_BUILD_ID")
     )
     script = f"export {names}\n" + "\n".join(commands(*PHASES)) + "\n"
-    done = subprocess.run(
-        [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    line = [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"]
+    done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
 
 
@@ -152,12 +135,7 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: An
     # A project that was made anew counts its builds from 1 again; no build has the UUID of another one.
     first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", CODEBUILD_BUILD_ID="trainyard:5f0c-41", **given)
     assert run_facts(first) == {"RUN_ID": "cb-5f0c-41", "TRAIN_CODE": "75"}, first.log
-    assert first.status == {
-        "install": "SUCCEEDED",
-        "pre_build": "SUCCEEDED",
-        "build": "FAILED",
-        "post_build": "SUCCEEDED",
-    }
+    assert first.status == {**dict.fromkeys(PHASES, "SUCCEEDED"), "build": "FAILED"}
     assert "Would be sent to Slack" in first.log
 
     second = build(machines[1], CODEBUILD_BUILD_NUMBER="42", RUN_ID=first.exported["RUN_ID"], **given)
