@@ -57,12 +57,8 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     where = ("--run-dir", finished_run.path)
     store, data = (tmp_path / "store").as_uri(), tmp_path / "tasks.jsonl"
     data.write_text("{}\n")
-    configure(
-        finished_run,
-        {"accuracy": 0.41, "task": {"exact match": 1}},
-        {"accuracy": ">= 0.60"},
-        data=[str(data)],
-    )
+    figures = {"accuracy": 0.41, "task": {"exact match": 1}}
+    configure(finished_run, figures, {"accuracy": ">= 0.60"}, data=[str(data)])
     assert call(evaluate.main, *where, "--dry-run")[0] == 0
     assert not finished_run.evaluations_file.exists()
     sync_run(open_store(store), finished_run, None)
@@ -80,10 +76,8 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     assert row["figures"] == {"accuracy": 0.41, "task.exact match": 1}
     assert row["command"][-2] == "{checkpoint}"
     assert row["data"]["files"] == 1
-    assert (
-        json.loads(finished_run.run_file.read_text())["outcome"]["checkpoint"]["manifest_sha256"]
-        == (row["checkpoint_sha256"])
-    )
+    checkpoint = json.loads(finished_run.run_file.read_text())["outcome"]["checkpoint"]
+    assert checkpoint["manifest_sha256"] == row["checkpoint_sha256"]
 
     sync_run(open_store(store), finished_run, None)
     code, text = call(prove.main, *where, *proven, "--json")
@@ -91,13 +85,8 @@ def test_an_evaluation_is_recorded_and_decides_the_proof(
     proof = json.loads(text[text.index("{\n") : text.rindex("}") + 1])
     learned, stored = (next(p for p in proof["parts"] if p["name"] == name) for name in ("learned", "stored"))
     assert (learned["passed"], stored["passed"]) == (False, True)
-    assert {
-        "name": "accuracy",
-        "value": 0.41,
-        "baseline": None,
-        "threshold": ">= 0.60",
-        "is_missed": True,
-    } in proof["figures"]
+    figure = {"name": "accuracy", "value": 0.41, "baseline": None, "threshold": ">= 0.60", "is_missed": True}
+    assert figure in proof["figures"]
     name = ("--store", store, "--run-number", 1, "--step", 20, "--name", "best")
     code, text = call(store_promote.main, *name)
     assert code == 1

@@ -288,14 +288,13 @@ def test_the_newest_release_moves_the_tag_of_its_major_version(tmp_path: Path) -
     moves = [f"api --method PATCH {base}/git/refs/tags/v0 -f sha={'a' * 40} -F force=true --silent"]
     makes = [*moves, f"api --method POST {base}/git/refs -f ref=refs/tags/v0 -f sha={'a' * 40} --silent"]
     # The latest release, what GitHub refuses -> the calls that change something, the exit code.
-    for number, (latest, refused, calls, code) in enumerate(
-        (
-            ("v0.1.0", "", moves, 0),
-            ("v0.1.0", "PATCH", makes, 0),  # there is none yet
-            ("v0.1.0", "PATCH POST", makes, 1),
-            ("v0.2.0", "", [], 0),
-        )
-    ):
+    cases: tuple[tuple[str, str, list[str], int], ...] = (
+        ("v0.1.0", "", moves, 0),
+        ("v0.1.0", "PATCH", makes, 0),  # there is none yet
+        ("v0.1.0", "PATCH POST", makes, 1),
+        ("v0.2.0", "", [], 0),
+    )
+    for number, (latest, refused, calls, code) in enumerate(cases):
         (folder := tmp_path / str(number)).mkdir()
         variables = where | {"LATEST": latest, "REFUSED": refused}
         done = run_step("Move the tag of the major version", folder, **variables)
@@ -316,26 +315,19 @@ def test_a_release_is_public_once_and_with_the_files_that_were_built(tmp_path: P
             (folder / "dist").mkdir(parents=True)
             for name in ("a.whl", "a.tar.gz"):
                 (folder / "dist" / name).write_text(name)
-            subprocess.run(
-                "sha256sum *.whl *.tar.gz > SHA256SUMS",
-                shell=True,
-                cwd=folder / "dist",
-                check=True,
-                timeout=60,
-            )
+            line = "sha256sum *.whl *.tar.gz > SHA256SUMS"
+            subprocess.run(line, shell=True, cwd=folder / "dist", check=True, timeout=60)
             if changed:
                 (folder / "dist" / "a.whl").write_text("other")
             (folder / "notes.md").write_text("- everything\n")
-            done = run_step(
-                "Publish", folder, DRAFT=draft, ATTESTED="failure" if draft == "none" else "success"
-            )
+            attested = "failure" if draft == "none" else "success"
+            done = run_step("Publish", folder, DRAFT=draft, ATTESTED=attested)
             record = folder / "record"
             lines = record.read_text().splitlines() if record.exists() else []
             asked = [line for line in lines if " view " not in line]
             if (done.returncode != 0, asked) != (changed, [] if changed else expected):
                 wrong.append((draft, changed, done, asked))
-            if ("GitHub did not attest" in (folder / "notes.md").read_text()) != (
-                draft == "none" and not changed
-            ):
+            is_noted = "GitHub did not attest" in (folder / "notes.md").read_text()
+            if is_noted != (draft == "none" and not changed):
                 wrong.append((draft, changed, "notes"))
     assert wrong == [], "\n".join(map(repr, wrong))

@@ -138,14 +138,8 @@ def test_a_stream_is_tried_and_one_that_cannot_be_reached_exits_4(
     data_config: Path, tmp_path: Path, program: Program
 ) -> None:
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    line: list[str | Path] = [
-        "--config",
-        data_config,
-        "--set",
-        "data.hugging_face.validation_split=null",
-        "--json",
-    ]
-    line += ["--set", "data.train_path=null", "--set"]
+    whole = ("--set", "data.hugging_face.validation_split=null", "--json")
+    line = ("--config", data_config, *whole, "--set", "data.train_path=null", "--set")
     here = program("prepare", *line, f"data.hugging_face.dataset={tmp_path}/train", **offline)
     assert here.returncode == 0, here.stderr
     assert "train: read while training, nothing to prepare [ok]" in here.stderr
@@ -249,14 +243,10 @@ def test_a_plan_warns_only_of_what_trains(
     event: str, is_set_up: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It does not warn where no run starts."""
-    variables = {
-        "GITHUB_EVENT_NAME": event,
-        "TRAINYARD_EKS_CLUSTER": "yard",
-        "TRAINYARD_EKS_ROLE": "arn:aws:iam::123456789012:role/x" if is_set_up else "",
-        "TRAINYARD_EKS_NODES": "2",
-        "TRAINYARD_EKS_INSTANCE_TYPE": "p5.48xlarge",
-        "TRAINYARD_STORE": STORE,
-    }
+    role = "arn:aws:iam::123456789012:role/x" if is_set_up else ""
+    eks = {"CLUSTER": "yard", "ROLE": role, "NODES": "2", "INSTANCE_TYPE": "p5.48xlarge"}
+    variables = {f"TRAINYARD_EKS_{name}": value for name, value in eks.items()}
+    variables |= {"GITHUB_EVENT_NAME": event, "TRAINYARD_STORE": STORE}
     for name, value in (WORKFLOW | variables).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(step_plan, "keep_commit", lambda plan: plan)

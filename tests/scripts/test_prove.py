@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import HEX, ROOT, Call
+from tests.scripts.conftest import HEX, NO_ANSWER, ROOT, Call
 
 from trainyard import proven_run_search
 from trainyard.artifacts.store.store_address import open_store
@@ -100,13 +100,7 @@ def test_the_store_of_another_runs_proof_is_not_used(
 
 def test_a_store_that_does_not_answer_is_a_refusal(called: Call, finished_run: RunDirectory) -> None:
     words = ["prove", "--run-dir", finished_run.path, "--store", "s3://ml-runs", "--run-number", "3"]
-    done = called(
-        *words,
-        AWS_ENDPOINT_URL="http://127.0.0.1:9",
-        AWS_ACCESS_KEY_ID="a",
-        AWS_SECRET_ACCESS_KEY="b",
-        AWS_MAX_ATTEMPTS="1",
-    )
+    done = called(*words, **NO_ANSWER)
     assert done.returncode == 4, done.stderr
     assert failing(proof_of(finished_run)) == ["stored"]
     assert "not proven: stored: " in done.stderr

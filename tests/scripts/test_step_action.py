@@ -71,9 +71,8 @@ class World:
             self.steps.append(step)
             runner.result = SimpleNamespace(resume="auto")
             runner.codes[step.name] = code = self.exit_codes.get(step.name, 0)
-            runner.results[step.name] = (
-                notify.Posted(step.values["notice"], "") if step.name == "notify" else None
-            )
+            posted = notify.Posted(step.values["notice"], "") if step.name == "notify" else None
+            runner.results[step.name] = posted
             if step.name == "train" and code in (0, 75):
                 (self.folder / "runs/gh-4711").mkdir(parents=True, exist_ok=True)
                 outcome = {"status": "stopped" if code else "succeeded", "exit_code": code, "steps": 500}
@@ -299,14 +298,14 @@ def test_each_cell_and_each_use_in_a_job_has_a_run_of_its_own(variables: dict[st
     assert step_action.request_of({**known, "GITHUB_RUN_ATTEMPT": "2"}).run_id == request.run_id
 
 
+EPOCHS = ["python", "train.py", "--epochs", "3"]
+
+
 @each_case(
     ("command", "words"),
     [
-        ("python train.py --epochs 3", ["python", "train.py", "--epochs", "3"]),
-        (
-            "python train.py \\\n  --epochs 3 \\ \n --lr 1",
-            ["python", "train.py", "--epochs", "3", "--lr", "1"],
-        ),
+        ("python train.py --epochs 3", EPOCHS),
+        ("python train.py \\\n  --epochs 3 \\ \n --lr 1", [*EPOCHS, "--lr", "1"]),
         ("python -c 'a\nb'", ["python", "-c", "a\nb"]),
         ("python a.py\npython b.py", "2 lines are one command: end each line but the last with a backslash"),
         ("SEED=1 python a.py", "no shell runs it, so SEED=... cannot begin it. Set SEED by env: of the step"),
@@ -442,12 +441,8 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
 
     world.environment.setattr(time, "sleep", sleep)
     world.environment.setattr(time, "monotonic", lambda: now[0])
-    for name, value in {
-        "GITHUB_API_URL": serve_github(answer),
-        "GITHUB_REPOSITORY": "o/r",
-        "GITHUB_TOKEN": "t",
-        "TRAINYARD_PLAN": json.dumps(PLAN),
-    }.items():
+    known = {"GITHUB_API_URL": serve_github(answer), "GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t"}
+    for name, value in (known | {"TRAINYARD_PLAN": json.dumps(PLAN)}).items():
         world.environment.setenv(name, value)
     assert step_wait.main([]) == ExitCode.DONE
     told = capsys.readouterr()

@@ -30,14 +30,8 @@ PLAN = {
     "store": "s3://ml-runs/phase2",
     "most_segments": 20,
 }
-END = {
-    "exit_code": "75",
-    "step": "500",
-    "stored": "true",
-    "manifest": "run-812-manifest.json",
-    "thread": "",
-    "outage": "",
-}
+END = {"exit_code": "75", "step": "500", "stored": "true", "manifest": "run-812-manifest.json"}
+END |= {"thread": "", "outage": ""}
 TAG = "trainyard-lineage-4711"
 
 

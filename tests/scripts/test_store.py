@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from tests.integration.planted.yard import script
-from tests.scripts.conftest import Call
+from tests.scripts.conftest import NO_ANSWER, Call
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -106,11 +106,8 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     assert json.loads(back.stdout)["steps"] == [10]
     moved = called(*line, "--step", "newest", GITHUB_ACTOR="bob")
     assert "before: step 10 of run 7" in moved.stderr
-    for wrong in (
-        ("--step", "ten"),
-        ("--step", "10", "--name", "Prod"),
-        ("--step", "1", "--run-number", "auto"),
-    ):
+    named, of_none = ("--step", "10", "--name", "Prod"), ("--step", "1", "--run-number", "auto")
+    for wrong in (("--step", "ten"), named, of_none):
         assert called(*line, *wrong).returncode == 2
     assert called(*line, "--step", "11").returncode == 1
     withdraw = ("store promote", "--store", store, "--name", "production", "--withdraw")
@@ -206,13 +203,8 @@ def test_how_it_ends(called: Call, store: str, tmp_path: Path) -> None:
     missing = called(*line, "--run-number", "8")
     assert missing.returncode == 1
     assert f"Run 8 is not in {store}; it has 7. " in missing.stderr
-    down = called(
-        *("store restore", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back"),
-        AWS_ENDPOINT_URL="http://127.0.0.1:9",
-        AWS_ACCESS_KEY_ID="x",
-        AWS_SECRET_ACCESS_KEY="x",
-        AWS_MAX_ATTEMPTS="1",
-    )
+    away = ("store restore", "--store", "s3://nobody-here", "--run-number", "7", "--to", "back")
+    down = called(*away, **NO_ANSWER)
     assert down.returncode == 4
     assert not (tmp_path / "back").exists()
 
@@ -254,9 +246,7 @@ def test_both_sides_are_compared_and_told_as_json(verify: Call, run: RunDirector
 
 def test_a_store_that_cannot_be_reached_ends_with_exit_4(verify: Call, folder: Path) -> None:
     assert verify("--store", folder.as_uri(), "--run-number", 7).returncode == 4
-    variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
-    variables["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-    assert verify("--store", "s3://ml-runs", "--run-number", 7, **variables).returncode == 4
+    assert verify("--store", "s3://ml-runs", "--run-number", 7, **NO_ANSWER).returncode == 4
 
 
 @pytest.mark.parametrize(

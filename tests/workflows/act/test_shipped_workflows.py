@@ -56,6 +56,7 @@ case "$*" in
 esac
 """
 GH = '#!/bin/sh\necho "$*" >> "$RECORD/gh"\n[ "$2" != view ] || { echo "release not found" >&2; exit 1; }\n'
+EDITED = "--edit-last --create-if-none --body-file comparison.md"
 
 
 @pytest.fixture
@@ -81,18 +82,11 @@ def record(folder: Path, *, run_number: int, validation_loss: float) -> Path:
     name = f"r{run_number}"
     outcome = {"status": "succeeded", "exit_code": 0, "steps": 5000, "finished": 9.0}
     parts = [{"name": part, "passed": True, "evidence": ""} for part in PARTS]
-    proof = {
-        "proven": True,
-        "parts": parts,
-        "time": 9.0,
-        "run_id": name,
-        "finished": 9.0,
-        "run_number": run_number,
-    }
+    proof = {"proven": True, "parts": parts, "time": 9.0, "run_id": name, "finished": 9.0}
     (folder / "report").mkdir(parents=True)
     run = {"run_id": name, "outcome": outcome | {"validation_loss": validation_loss}}
     (folder / "run.json").write_text(json.dumps(run))
-    proof["records"] = digests_now(RunDirectory(folder))
+    proof |= {"run_number": run_number, "records": digests_now(RunDirectory(folder))}
     (folder / "report" / "proof.json").write_text(json.dumps(proof))
     return folder
 
@@ -122,12 +116,9 @@ def test_any_repository_compares_the_training_of_a_pull_request_with_its_base(
     )
     assert played.green, played.log
     listed, _, comment = (played.record / "gh").read_text().partition("pr comment ")
-    assert re.search(
-        "run list --workflow .+ --branch main --status success", listed
-    )  # act has the called one's name
-    assert comment.startswith(
-        "57 --edit-last --create-if-none --body-file comparison.md ### Compared: run 8 "
-    )
+    # act has the called one's name
+    assert re.search("run list --workflow .+ --branch main --status success", listed)
+    assert comment.startswith(f"57 {EDITED} ### Compared: run 8 ")
     assert "| validation loss | 1.10 | 1.00 | −9.1 % |" in comment
 
 
@@ -156,14 +147,9 @@ def test_both_sides_are_trained_and_the_difference_is_in_one_comment(
     assert "learning\\_rate" in played.summary and "1e-09" in played.summary
     asked = (played.record / "gh").read_text()
     listed, comment, body = asked.partition("pr comment ")
-    assert [line.split(" --")[0] for line in listed.splitlines()] == [
-        "run list",
-        "run download 9",
-        "run download 8",
-    ]
-    assert (comment + body).startswith(
-        "pr comment 57 --edit-last --create-if-none --body-file comparison.md ### Compared"
-    )
+    steps = ["run list", "run download 9", "run download 8"]
+    assert [line.split(" --")[0] for line in listed.splitlines()] == steps
+    assert (comment + body).startswith(f"pr comment 57 {EDITED} ### Compared")
     assert "| last green run 8 |" in body
     assert re.search(r"^\| validation loss \|.* 1\.10 \|$", body, re.M)
     assert (played.record / "upload-artifact").read_text() == "comparison 30\n"
@@ -251,12 +237,8 @@ def test_an_image_is_built_in_aws_and_told_in_slack_and_summary(
     assert digest in message
 
 
-OFFLINE = {
-    "name": "gpu-1",
-    "status": "offline",
-    "busy": False,
-    "labels": [{"name": "self-hosted"}, {"name": "gpu"}],
-}
+LABELS = [{"name": "self-hosted"}, {"name": "gpu"}]
+OFFLINE = {"name": "gpu-1", "status": "offline", "busy": False, "labels": LABELS}
 
 
 WATCHED = {"TRAINYARD_WATCH": "on"}
