@@ -45,8 +45,7 @@ class Runs(TrainerRuns):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     result = Runs(tmp_path_factory.mktemp("runs"), *SETTINGS)
-    code, errors = result.finish("alone", *ALONE)
-    assert code == 0, errors
+    result.succeed("alone", *ALONE)
     return result
 
 
@@ -73,8 +72,7 @@ def test_two_processes_give_the_numbers_of_one_step_by_step(runs: Runs, kind: st
 
 
 def test_a_sharded_world_of_one_is_bitwise_the_plain_one(runs: Runs) -> None:
-    code, errors = runs.finish("fsdp-alone", *ALONE, "compute.strategy=fsdp", processes=1)
-    assert code == 0, errors
+    runs.succeed("fsdp-alone", *ALONE, "compute.strategy=fsdp", processes=1)
     assert runs.outcome("fsdp-alone")["state_sha256"] == runs.outcome("alone")["state_sha256"]
 
 
@@ -84,10 +82,8 @@ def test_a_run_goes_from_two_processes_to_one_and_back(runs: Runs) -> None:
         limit = f"training.max_steps={steps}"
         # A shorter run has another schedule: keep the rate constant.
         constant = ("training.lr_scheduler=constant", "training.validation_steps=null", limit)
-        code, errors = runs.finish("resharded", *settings, *constant, processes=processes)
-        assert code == 0, errors
-    code, errors = runs.finish("constant", *ALONE, "training.lr_scheduler=constant", processes=1)
-    assert code == 0, errors
+        runs.succeed("resharded", *settings, *constant, processes=processes)
+    runs.succeed("constant", *ALONE, "training.lr_scheduler=constant", processes=1)
     for one_row, other in zip(runs.rows("constant"), runs.rows("resharded"), strict=True):
         assert other["loss"] == pytest.approx(one_row["loss"], rel=2e-5)
 
@@ -101,8 +97,7 @@ def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
         "training.validation_steps=null",
     )
     for name, steps in (("powersgd-whole", 8), ("powersgd", 4), ("powersgd", 8)):
-        code, errors = runs.finish(name, *compressed, f"training.max_steps={steps}", processes=2)
-        assert code == 0, errors
+        runs.succeed(name, *compressed, f"training.max_steps={steps}", processes=2)
     whole, resumed = runs.rows("powersgd-whole"), runs.rows("powersgd")
     for key in ("loss", "grad_norm"):
         assert [row[key] for row in resumed] == [row[key] for row in whole]
@@ -119,13 +114,11 @@ def test_compressed_gradients_resume_bitwise(runs: Runs) -> None:
 
 def test_three_copies_that_go_on_add_gradients_in_the_order_of_those_left_alone(runs: Runs) -> None:
     wide = ("model.architecture.hidden_size=256", "training.max_steps=6", "training.validation_steps=null")
-    code, errors = runs.finish("three", *KINDS["ddp"], *wide, processes=3)
-    assert code == 0, errors
+    runs.succeed("three", *KINDS["ddp"], *wide, processes=3)
     whole = [(row["loss"], row["grad_norm"]) for row in runs.rows("three")], runs.outcome("three")
     last = runs.folder / "three" / "checkpoints" / "step-00000006"
     shutil.rmtree(last)
-    code, errors = runs.finish("three", *KINDS["ddp"], *wide, processes=3)
-    assert code == 0, errors
+    runs.succeed("three", *KINDS["ddp"], *wide, processes=3)
     assert last.is_dir()
     assert [(row["loss"], row["grad_norm"]) for row in runs.rows("three")] == whole[0]
     assert runs.outcome("three")["state_sha256"] == whole[1]["state_sha256"]
@@ -143,8 +136,7 @@ def test_a_signal_to_the_launcher_saves_on_all_processes_and_resumes_bitwise(run
     assert runs.outcome("sharded")["status"] == "stopped"
     limit = f"training.max_steps={runs.outcome('sharded')['steps'] + 3}"
     for name in ("sharded", "sharded-whole"):
-        code, errors = runs.finish(name, *more, limit, processes=2)
-        assert code == 0, errors
+        runs.succeed(name, *more, limit, processes=2)
     assert runs.outcome("sharded")["state_sha256"] == runs.outcome("sharded-whole")["state_sha256"]
 
 
@@ -178,8 +170,7 @@ OFTEN_SAVED = (
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> TrainerRuns:
     result = TrainerRuns(tmp_path_factory.mktemp("training"), *OFTEN_SAVED)
-    code, errors = result.finish("whole")
-    assert code == 0, errors
+    result.succeed("whole")
     return result
 
 

@@ -61,6 +61,11 @@ class TrainerRuns:
         """Return the exit code and the errors."""
         return end_of(self.start(name, *settings, processes=processes, more=more))
 
+    def succeed(self, name: str, *settings: str, processes: int = 1) -> None:
+        """Train to the end, which must be exit code 0."""
+        code, errors = self.finish(name, *settings, processes=processes)
+        assert code == 0, errors
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         return self._lines(name, "metrics.jsonl")
 

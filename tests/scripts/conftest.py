@@ -67,6 +67,12 @@ class Done:
     stderr: str
 
 
+def require_success(done: Done) -> Done:
+    """Return the end of a command, whose exit code must be 0."""
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Calls `trainyard NAME` as `program` does, but in this process, which takes no start."""

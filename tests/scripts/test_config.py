@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.cases import each_case
-from tests.scripts.conftest import ROOT, Call
+from tests.scripts.conftest import ROOT, Call, require_success
 
 from trainyard.commands import init_program, run_command, skills_install
 from trainyard.config.load import load_config
@@ -15,8 +15,7 @@ from trainyard.errors import ConfigError, ExitCode
 
 
 def test_every_shipped_configuration_can_be_used(called: Call) -> None:
-    done = called("config check", "--json")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called("config check", "--json"))
     found = {Path(path).name: problem for path, problem in json.loads(done.stdout)["problems"].items()}
     assert {"smoke.yaml", "training_configuration.yaml", "grpo.yaml", "tinyllama-1b.yaml"} <= set(found)
     assert set(found.values()) == {""}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.scripts.conftest import ROOT, Call, Done, load_script
+from tests.scripts.conftest import ROOT, Call, Done, load_script, require_success
 from tests.unit.gateways.kubernetes.memory_cluster import write_kubeconfig
 from tests.unit.jobs.manifests import manifests
 from tests.unit.jobs.plans import config, plan
@@ -118,8 +118,7 @@ def test_every_example_of_a_dry_run_works_as_it_is_written(
     words = [word.replace("configs/", f"{CONFIGS}/") for word in shlex.split(example)[3:]]
     filled = {"FILE": config, "CLAIM": "fsx-claim", "URI": IMAGE, "IMAGE": IMAGE}
     filled |= {word: written_file(word, tmp_path) for word in words if re.fullmatch(r"\w+\.yaml", word)}
-    done = called("job deploy", *(filled.get(word, word) for word in words))
-    assert done.returncode == 0, done.stderr
+    done = require_success(called("job deploy", *(filled.get(word, word) for word in words)))
     assert done.stdout.startswith("apiVersion: ")
 
 
@@ -131,8 +130,7 @@ def test_a_recipe_of_another_program_takes_the_place_of_the_trainer(deploy: Depl
     length = ("--set", "data.sequence_length=1536")  # a question, and an answer of 1,024 tokens
     own = ("--recipe", "verl", "--program-set", "actor_rollout_ref.rollout.gpu_memory_utilization=0.6")
     place = ("--instance-type", "p5.48xlarge", "--volume", "fsx", "--dry-run")
-    done = deploy(*own, *needs, *data, *sizes, *length, *place)
-    assert done.returncode == 0, done.stderr
+    done = require_success(deploy(*own, *needs, *data, *sizes, *length, *place))
     made, job = yaml.safe_load_all(done.stdout)
     assert (made["kind"], job["kind"]) == ("ConfigMap", "RayJob")
     settings = yaml.safe_load(made["data"]["config.yaml"])["program"]["settings"]
@@ -188,8 +186,7 @@ def theirs(tmp_path: Path) -> Path:
 
 
 def test_a_dry_run_shows_the_additions_and_what_is_sent_unchanged(called: Call, theirs: Path) -> None:
-    done = called("job deploy", "--manifest", theirs, "--dry-run", "--namespace", "team")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called("job deploy", "--manifest", theirs, "--dry-run", "--namespace", "team"))
     changed = [line[1:].strip() for line in done.stdout.splitlines() if line[:1] in "+-" and line[1:2] == " "]
     assert all(line.startswith(("trainyard.dev/", "namespace: team")) for line in changed[1:]), changed
     assert "-  " not in done.stdout and done.stdout.endswith("# applied unchanged before it: Service etcd\n")
@@ -237,8 +234,7 @@ def test_proving_wraps_the_command_and_says_where_trainyard_comes_from(called: C
     settings = theirs.with_name("trainyard.yaml")
     settings.write_text(STORED)
     proven = ("--manifest", theirs, "--config", settings, "--accept", "learned", "--dry-run")
-    done = called("job deploy", *proven, "--prove")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called("job deploy", *proven, "--prove"))
     assert "Trainyard must be in the image registry.invalid/theirs:1" in done.stderr
     removed = {line.strip("- ") for line in done.stdout.splitlines() if line.startswith("-  ")}
     assert {"args:", "torchrun", "train.py"} <= removed

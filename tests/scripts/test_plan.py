@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cases import each_case
-from tests.scripts.conftest import ROOT, Call, Program, load_script
+from tests.scripts.conftest import ROOT, Call, Program, load_script, require_success
 from tests.unit.jobs.plans import config, request
 from tests.unit.jobs.recipe_orders import GIVEN, recipe_config
 from tests.unit.proof.test_proof import judge
@@ -30,8 +30,7 @@ def plan(called: Call) -> Call:
 
 
 def test_the_smoke_run_fits_on_the_processors_of_this_machine(plan: Call) -> None:
-    done = plan(SMOKE, "--set", "model.device=cpu")
-    assert done.returncode == 0, done.stderr
+    done = require_success(plan(SMOKE, "--set", "model.device=cpu"))
     assert done.stdout.startswith("smoke-llama fits on ")
     assert "$" not in done.stdout
 
@@ -102,8 +101,7 @@ def test_says_what_is_held_out_of_few_files(data_config: Path, called: Call) -> 
     for number in range(1, 5):
         (data_config.parent / "train" / f"{number}.txt").unlink()
     data_config.write_text(data_config.read_text().replace("fraction: 0.0", "fraction: 0.02"))
-    result = called("prepare", "--config", data_config)
-    assert result.returncode == 0, result.stderr
+    result = require_success(called("prepare", "--config", data_config))
     assert "validation (the end of it) [ok]" in result.stderr
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import HEX, NO_ANSWER, ROOT, Call
+from tests.scripts.conftest import HEX, NO_ANSWER, ROOT, Call, require_success
 
 from trainyard import proven_run_search
 from trainyard.artifacts.store.store_address import open_store
@@ -79,8 +79,7 @@ def test_the_store_of_the_last_proof_is_used(called: Call, stored_run: RunDirect
     """Otherwise proving again without an address would make a proven run red."""
     words = ("prove", "--run-dir", stored_run.path)
     assert called(*words, "--store", store).returncode == 0
-    again = called(*words)
-    assert again.returncode == 0, again.stderr
+    require_success(called(*words))
     assert proof_of(stored_run)["store"] == store
     (stored_run.report / "proof.json").unlink()
     claimed = {"run_id": "a", "stored_as": {"file:///old": 3, "file:///new": 1}}

@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from tests.integration.planted.yard import script
-from tests.scripts.conftest import NO_ANSWER, Call
+from tests.scripts.conftest import NO_ANSWER, Call, require_success
 
 from trainyard.artifacts.restore.restore import restore
 from trainyard.artifacts.restore.selection import Selection
@@ -26,8 +26,7 @@ from trainyard.run.identity import read_run
 
 
 def test_a_store_is_listed(called: Call, store: str, tmp_path: Path) -> None:
-    done = called("store ls", "--store", store)
-    assert done.returncode == 0, done.stderr
+    done = require_success(called("store ls", "--store", store))
     head, row, total = done.stdout.splitlines()
     words = "run run id proof training checkpoints size age verdict"
     assert head.split() == words.split()
@@ -91,11 +90,9 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
     called: Call, store: str, tmp_path: Path
 ) -> None:
     line = ("store promote", "--store", store, "--run-number", "7", "--name", "production", "--json")
-    dry = called(*line, "--step", "10", "--dry-run")
-    assert dry.returncode == 0, dry.stderr
+    require_success(called(*line, "--step", "10", "--dry-run"))
     assert not (tmp_path / "store/promoted").exists()
-    done = called(*line, "--step", "10", GITHUB_ACTOR="ada")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called(*line, "--step", "10", GITHUB_ACTOR="ada"))
     pointer = json.loads(done.stdout)
     assert (pointer["step"], pointer["by"], pointer["depth"]) == (10, "ada", "full")
     assert "10 (production), 20" in called("store ls", "--store", store).stdout
@@ -122,14 +119,12 @@ def test_a_checkpoint_is_promoted_kept_and_given_back_by_its_name(
 
 def test_pruning_plans_first_and_removes_when_told(called: Call, store: str, tmp_path: Path) -> None:
     line = ("store prune", "--store", store, "--run-number", "7", "--keep-last", "1")
-    planned = called(*line)
-    assert planned.returncode == 0, planned.stderr
+    planned = require_success(called(*line))
     assert planned.stdout.splitlines()[1].startswith("remove  run 7  checkpoint-10  ")
     assert "1 checkpoints, " in planned.stderr
     assert "nothing was changed; --apply removes them" in planned.stderr
     assert (tmp_path / "store/run-7/checkpoint-10").is_dir()
-    done = called(*line, "--apply", "--json", GITHUB_ACTOR="ada")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called(*line, "--apply", "--json", GITHUB_ACTOR="ada"))
     [run] = json.loads(done.stdout)["runs"]
     assert [(each["step"], each["keep"]) for each in run["checkpoints"]] == [(20, True), (10, False)]
     assert not (tmp_path / "store/run-7/checkpoint-10").exists()
@@ -148,19 +143,16 @@ def test_a_run_is_planned_restored_and_proven_again(
     called: Call, store: str, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     line = ("store restore", "--store", store, "--run-number", "7", "--to", "back")
-    planned = called(*line, "--step", "newest", "--dry-run", "--json")
-    assert planned.returncode == 0, planned.stderr
+    planned = require_success(called(*line, "--step", "newest", "--dry-run", "--json"))
     assert json.loads(planned.stdout)["steps"] == [20]
     assert not (tmp_path / "back").exists()
-    done = called(*line, "--json")
-    assert done.returncode == 0, done.stderr
+    done = require_success(called(*line, "--json"))
     report = json.loads(done.stdout)
     assert (report["steps"], report["run_number"], report["kept"]) == ([10, 20], 7, 0)
     assert "restored: run 7 → " in done.stderr
     assert f"resume: {report['go_on']}" in done.stderr
     assert (tmp_path / "back" / "run.json").read_bytes() == finished_run.run_file.read_bytes()
-    proof = called("store verify", "--store", store, "--run-dir", "back", "--depth", "full")
-    assert proof.returncode == 0, proof.stderr
+    require_success(called("store verify", "--store", store, "--run-dir", "back", "--depth", "full"))
     again = called(*line)
     assert again.returncode == 2
     assert "is not empty, and nothing in it is replaced" in again.stderr
@@ -171,8 +163,7 @@ def test_the_records_of_a_run_are_restored_and_no_checkpoint_with_them(
 ) -> None:
     line = ("store restore", "--store", store, "--run-number", "7", "--step", "none")
     outputs = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output")}
-    done = called(*line, "--to", "records", **outputs)
-    assert done.returncode == 0, done.stderr
+    require_success(called(*line, "--to", "records", **outputs))
     names = {path.name for path in (tmp_path / "records").iterdir()}
     assert {"run.json", "config.yaml", "metrics.jsonl"} <= names
     assert not (tmp_path / "records" / "checkpoints").exists()
@@ -235,8 +226,7 @@ def test_a_folder_that_is_no_run_is_wrong_usage(verify: Call, run: RunDirectory,
 
 
 def test_both_sides_are_compared_and_told_as_json(verify: Call, run: RunDirectory, folder: Path) -> None:
-    done = verify("--store", folder.as_uri(), "--run-dir", run.path, "--json")
-    assert done.returncode == 0, done.stderr
+    done = require_success(verify("--store", folder.as_uri(), "--run-dir", run.path, "--json"))
     result = json.loads(done.stdout)
     assert result["local"] == {"ok": True, "steps": [100], "problems": [], "parts": False}
     assert result["stored"]["objects_verified"] == 5
@@ -277,8 +267,7 @@ def test_a_signature_is_held_against_a_public_key_and_its_lack_is_a_no(
     assert "these bytes are not signed; no signature is stored\n" in unsigned.stderr
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     sync_run(open_store(folder.as_uri()), run, 7, signer=signer_from({"TRAINYARD_SIGNING_KEY": secret}))
-    signed = verify(*demanded)
-    assert signed.returncode == 0, signed.stderr
+    signed = require_success(verify(*demanded))
     assert json.loads(signed.stdout)["signature"]["checked"] is True
     assert (
         "signature: manifests/run-7-manifest.json and every object that it lists are signed [ok]"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 from tests.git_repository import git
-from tests.scripts.conftest import ROOT, Call, load_script
+from tests.scripts.conftest import ROOT, Call, load_script, require_success
 
 from trainyard.checkpoint_functions import origin_of_checkpoint
 from trainyard.command.handler import exit_code_of
@@ -37,8 +37,7 @@ def sync(called: Call, small_run: RunDirectory) -> Call:
 
 
 def test_a_run_is_stored_and_the_second_time_nothing_is_sent(sync: Call, folder: Path) -> None:
-    first = sync("--store", folder.as_uri(), "--run-number", "7", "--once", "--json")
-    assert first.returncode == 0, first.stderr
+    first = require_success(sync("--store", folder.as_uri(), "--run-number", "7", "--once", "--json"))
     report = json.loads(first.stdout)
     assert (report["run_number"], report["sent"], report["skipped"]) == (7, 4, 0)
     assert report["manifest_key"] == "manifests/run-7-manifest.json"
@@ -123,8 +122,7 @@ def test_loose_files_go_by_document_004s_flags(called: Call, tmp_path: Path, fol
     (tmp_path / "latest.pt").write_bytes(os.urandom(2000))
     (tmp_path / "metrics.json").write_text('{"loss": 1.08}')
     flags = ("--checkpoint", tmp_path / "latest.pt", "--metrics", tmp_path / "metrics.json")
-    done = called("store sync", *flags, "--store", folder.as_uri(), "--run-number", "42")
-    assert done.returncode == 0, done.stderr
+    require_success(called("store sync", *flags, "--store", folder.as_uri(), "--run-number", "42"))
     assert (folder / "run-42/checkpoint/latest.pt").is_file()
     assert (folder / "manifests/run-42-manifest.json").is_file()
 
