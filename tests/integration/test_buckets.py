@@ -68,13 +68,8 @@ def test_the_rules_that_there_are_stay_and_one_that_expires_objects_is_named(mot
 
 
 def test_a_rule_for_another_prefix_is_not_enough_and_not_ours(moto: Any, bucket: str) -> None:
-    rule = {
-        "ID": "other",
-        "Status": "Enabled",
-        "Filter": {"Prefix": "phase1/"},
-        "Expiration": {"Days": 3},
-        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-    }
+    rule: dict[str, Any] = {"ID": "other", "Status": "Enabled", "Filter": {"Prefix": "phase1/"}}
+    rule |= {"Expiration": {"Days": 3}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
     moto.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
     now = verdicts(bucket)
     assert (now["aborted uploads"], now["no expiry"]) == (False, True)

@@ -142,11 +142,7 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
         "a list": ("[]", 1, "exported no IMAGE_CHECK"),
         "a key twice": (right[:-1] + ', "answers": {}}', 1, "exported no IMAGE_CHECK"),
         "other image": (answers(f"{image[:-1]}z", "standard"), 1, "checked by another image"),
-        "other buildspec": (
-            answers(image, "standard", spec=b"version: 0.2"),
-            1,
-            "checked by another buildspec",
-        ),
+        "other buildspec": (answers(image, "standard", spec=b"0.2"), 1, "checked by another buildspec"),
         "lower level": (answers(image, "quick"), 1, "checked by another level, quick"),
         "failed": (answers(image, "standard", torch=False), 1, "these checks failed: torch"),
     }
@@ -190,11 +186,9 @@ def test_a_build_that_succeeded_without_an_image_is_no_success(
 
 # The course of the first build, the exit code after three of it, the number of starts.
 PHASES = ("INSTALL", "PRE_BUILD", "BUILD", "POST_BUILD", "UPLOAD_ARTIFACTS")
+BROKE: dict[str, Any] = {"message": "Error while executing command", "lines": ("it broke",)}
 ENDS = [
-    *(
-        (Script("FAILED", one, message="Error while executing command", lines=("it broke",)), 1, 1)
-        for one in PHASES
-    ),
+    *((Script("FAILED", one, **BROKE), 1, 1) for one in PHASES),
     (Script("FAULT", "PROVISIONING"), 4, 3),
     (Script("FAILED", "PROVISIONING", "CLIENT_ERROR", "BUILD_CONTAINER_UNABLE_TO_PULL_IMAGE"), 4, 3),
     (Script("FAILED", "BUILD", "FAULT"), 1, 3),
@@ -217,9 +211,8 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
         done = run()
         says = [f"{script.status.lower().replace('_', ' ')} in {script.fails_in}", script.message]
         says += ["https://log", *script.lines, *(["after 3 attempts"] if starts == 3 else [])]
-        if (done.returncode, len(aws.builds)) != (code, starts) or not all(
-            one in done.stderr for one in says
-        ):
+        is_said = all(one in done.stderr for one in says)
+        if (done.returncode, len(aws.builds), is_said) != (code, starts, True):
             wrong.append((script, done.returncode, len(aws.builds), done.stderr))
         if starts == 3:
             aws.scripts = [script, Script(exported={"IMAGE_DIGEST": digest})]

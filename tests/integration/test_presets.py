@@ -143,13 +143,8 @@ def test_supervised_fine_tuning_of_trl_needs_no_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     rows = (json.dumps({"text": f"the number {n} comes before {n + 1}"}) for n in range(64))
     (tmp_path / "data/train.jsonl").write_text("\n".join(rows) + "\n")
-    repository(
-        tmp_path,
-        recipe="trl-sft",
-        program="{data: [data]}",
-        data="{train_path: data, sequence_length: 64}",
-        model="{device: cpu, path: model}",
-    )
+    given = {"data": "{train_path: data, sequence_length: 64}", "model": "{device: cpu, path: model}"}
+    repository(tmp_path, recipe="trl-sft", program="{data: [data]}", **given)
     done = run(*START, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

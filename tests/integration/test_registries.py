@@ -129,17 +129,10 @@ def take_the_tag(places: Places, region: str) -> None:
     places.servers[region].registry[key] = b'{"schemaVersion": 2, "layers": []}'
 
 
+FIND = "DescribeRepositories"
 FAILURES: dict[str, tuple[Callable[[Places, str], None], int, str]] = {
-    "no repository": (
-        refuse("DescribeRepositories", "RepositoryNotFoundException"),
-        2,
-        "aws ecr create-repository",
-    ),
-    "region off": (
-        refuse("DescribeRepositories", "UnrecognizedClientException"),
-        4,
-        "name another with --region",
-    ),
+    "no repository": (refuse(FIND, "RepositoryNotFoundException"), 2, "aws ecr create-repository"),
+    "region off": (refuse(FIND, "UnrecognizedClientException"), 4, "name another with --region"),
     "no login": (refuse("GetAuthorizationToken", "AccessDeniedException"), 4, "permissions.md"),
     "no scan": (refuse("DescribeImageScanFindings", "AccessDeniedException"), 4, "permissions.md"),
     "findings": (find_something, 1, "the scan found 2 critical: CVE-9"),

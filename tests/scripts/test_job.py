@@ -269,11 +269,10 @@ def plant_job(cluster: MemoryCluster) -> str:
     """Plant a failed job whose pods hold secrets of no known form, in variables, annotations and logs."""
     raw, pods = failed()
     secret = "correct-horse-battery"
+    copy = json.dumps({"env": [{"name": "STUDY_PASSWORD", "value": secret}]})
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": copy}
     for each in (raw, *pods):
-        copy = json.dumps({"env": [{"name": "STUDY_PASSWORD", "value": secret}]})
-        each["metadata"].setdefault("annotations", {})["kubectl.kubernetes.io/last-applied-configuration"] = (
-            copy
-        )
+        each["metadata"].setdefault("annotations", {}).update(applied)
     for each in pods:
         each["spec"]["nodeName"] = "gpu-7"
         each["spec"].setdefault("containers", [{"name": "pytorch"}])[0]["env"] = [

@@ -63,13 +63,9 @@ def program_config(folder: Path, **program: Any) -> Path:
 
 def finish_program(run_dir: Path, config: Config) -> None:
     program = program_here(config, run_dir)
-    facts: dict[str, Any] = {
-        "program": program.facts,
-        "program_sha256": program.sha256_in(run_dir),
-        "git": {},
-    }
-    data = {"fingerprint": sha256().hexdigest()}
-    finish(run_dir, config, **facts, data=data, recipe=config.recipe, lock_sha256=None)
+    facts: dict[str, Any] = {"program": program.facts, "program_sha256": program.sha256_in(run_dir)}
+    of_no_inputs: dict[str, Any] = {"git": {}, "data": {"fingerprint": sha256().hexdigest()}}
+    finish(run_dir, config, **facts, **of_no_inputs, recipe=config.recipe, lock_sha256=None)
 
 
 class Pod:

@@ -24,32 +24,12 @@ from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
 
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
-PLAN: dict[str, Any] = {
-    "trains": True,
-    "target": "gpu-runner",
-    "kind": "program",
-    "config": "trainyard.yaml",
-    "overrides": "program.steps=5\nmodel.name=my model",
-    "run_id": "gh-4711",
-    "run_dir": "runs/gh-4711",
-    "run_number": "812",
-    "title": "812",
-    "segment": "1",
-    "most_segments": "20",
-    "resume": "none",
-    "thread": "",
-    "reason": "",
-    "fetch": "false",
-    "store": "s3://ml-runs/phase2",
-    "role": ROLE,
-    "region": "",
-    "deadline": "450m",
-    "job_minutes": 480,
-    "unless_proven": "false",
-    "branch": "main",
-    "expected": "{}",
-    "runner": ["gpu"],
-}
+PLAN: dict[str, Any] = {"trains": True, "target": "gpu-runner", "kind": "program", "config": "trainyard.yaml"}
+PLAN |= {"overrides": "program.steps=5\nmodel.name=my model", "run_id": "gh-4711", "run_dir": "runs/gh-4711"}
+PLAN |= {"run_number": "812", "title": "812", "segment": "1", "most_segments": "20", "resume": "none"}
+PLAN |= {"thread": "", "reason": "", "fetch": "false", "store": "s3://ml-runs/phase2", "role": ROLE}
+PLAN |= {"region": "", "deadline": "450m", "job_minutes": 480, "unless_proven": "false", "branch": "main"}
+PLAN |= {"expected": "{}", "runner": ["gpu"]}
 
 
 class World:

@@ -17,18 +17,11 @@ from trainyard.commands import step_plan
 from trainyard.config.registries import EVERY_RECIPE
 
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
-VARIABLES = {
-    "GITHUB_ACTIONS": "true",
-    "GITHUB_RUN_ID": "4711",
-    "GITHUB_RUN_NUMBER": "812",
-    "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
-    "GITHUB_REF_NAME": "main",
-    "GITHUB_EVENT_NAME": "workflow_dispatch",
-    "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
-    "TRAINYARD_STORE": "s3://ml-runs/phase2",
-}
 LABELS = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]'}
 STORE = {"TRAINYARD_STORE": "s3://ml-runs/phase2"}
+VARIABLES = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "4711", "GITHUB_RUN_NUMBER": "812", **LABELS, **STORE}
+VARIABLES |= {"GITHUB_REF_NAME": "main", "GITHUB_EVENT_NAME": "workflow_dispatch"}
+VARIABLES["GITHUB_SHA"] = "0123456789abcdef0123456789abcdef01234567"
 PROJECT = {"TRAINYARD_CODEBUILD_PROJECT": "yard"}
 STATES: dict[str, dict[str, str]] = {
     "none": {},

@@ -32,12 +32,8 @@ def preparing(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "train.txt").write_text("some words of text\n" * (MEGABYTES * 1_000_000 // 19))
-    overrides = {
-        "model.tokenizer": tmp_path / "tokenizer.json",
-        "model.device": "cpu",
-        "data.train_path": tmp_path / "train.txt",
-        "data.prepared_directory": tmp_path / "prepared",
-    }
+    overrides = {"model.tokenizer": tmp_path / "tokenizer.json", "model.device": "cpu"}
+    overrides |= {"data.train_path": tmp_path / "train.txt", "data.prepared_directory": tmp_path / "prepared"}
     line = [sys.executable, str(ROOT / "scripts" / "train.py"), "--run-dir", str(tmp_path / "run")]
     line += ["--config", str(ROOT / "configs" / "smoke.yaml")]
     line += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
@@ -77,11 +73,8 @@ def test_weights_that_cannot_be_used_are_refused_before_the_data_is_prepared(tmp
     (tmp_path / "train.txt").write_text("text\n" * 2000)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     prepared = tmp_path / "prepared"
-    settings = {
-        "model.path": tmp_path / "model.gguf",
-        "data.train_path": tmp_path / "train.txt",
-        "data.prepared_directory": prepared,
-    }
+    settings = {"model.path": tmp_path / "model.gguf", "data.train_path": tmp_path / "train.txt"}
+    settings["data.prepared_directory"] = prepared
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "scripts/train.py", "--config", "configs/smoke.yaml", *words]
     done = warm_start.run(command, cwd=ROOT, timeout=240)

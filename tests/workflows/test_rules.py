@@ -122,9 +122,8 @@ def test_what_a_pull_request_may_write_it_may_not_write_from_a_fork(workflow: An
     for name, job in workflow.jobs.items():
         if "write" in job["permissions"].values():
             assert ours in job["if"], name
-            checkouts = [
-                step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")
-            ]
+            of_checkout = "actions/checkout@"
+            checkouts = [each for each in job["steps"] if each.get("uses", "").startswith(of_checkout)]
             refs = {step["with"].get("ref") for step in checkouts}
             assert refs <= {"${{ github.event.pull_request.base.sha }}"}, f"{name} runs code of the change"
 
@@ -182,9 +181,8 @@ def test_everything_that_is_kept_is_kept_for_thirty_days(shipped: Any) -> None:
 def test_every_test_is_in_one_group() -> None:
     jobs = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
     groups = [entry["tests"].split() for entry in jobs["test"]["strategy"]["matrix"]["include"]]
-    groups.append(
-        jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1].replace('"', "").split(" -m ")[0:1]
-    )
+    line = jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1]
+    groups.append(line.replace('"', "").split(" -m ")[0:1])
     groups.append(["tests/unit/test_docs.py"])  # of `make docs`
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         name = file.relative_to(ROOT).as_posix()
@@ -240,12 +238,8 @@ def test_every_key_is_one_that_codebuild_reads() -> None:
 
 def test_every_command_is_one_line_that_does_not_end_the_shell() -> None:
     """All commands share one shell: after `exec` or `exit` nothing of the phase runs, `finally` included."""
-    commands = [
-        one
-        for phase in SPEC["phases"].values()
-        for key in ("commands", "finally")
-        for one in phase.get(key, ())
-    ]
+    keys = ("commands", "finally")
+    commands = [one for phase in SPEC["phases"].values() for key in keys for one in phase.get(key, ())]
     ends = r"(^|[;&|{(]\s*)(exec|exit)\b"
     wrong = [one for one in commands if not isinstance(one, str) or re.search(ends, one)]
     assert (len(commands) > 20, wrong) == (True, [])
