@@ -10,6 +10,5 @@ COMPILES = pytest.mark.skipif(
     " " in sys.prefix, reason="torch cannot compile for a CPU from a folder with a space"
 )
 IN_ASCII = pytest.mark.skipif(
-    not sys.prefix.isascii(),
-    reason="torch cannot be imported from a folder that the language cannot write",
+    not sys.prefix.isascii(), reason="torch cannot be imported from a folder that the language cannot write"
 )

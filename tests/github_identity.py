@@ -24,14 +24,8 @@ from tests.answering import QuietHandler
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
 SUBJECT = "repo:me/lab:environment:training"
 REQUEST_TOKEN = "the-request-token-of-this-job"
-CLAIMS = {
-    "sub": SUBJECT,
-    "repository": "me/lab",
-    "environment": "training",
-    "ref": "refs/heads/main",
-    "repository_id": "22",
-    "repository_owner_id": "11",
-}
+CLAIMS = {"sub": SUBJECT, "repository": "me/lab", "environment": "training", "ref": "refs/heads/main"}
+CLAIMS |= {"repository_id": "22", "repository_owner_id": "11"}
 BROKEN = ("stall", "reset", "cut", "500", "503", "throttle", "noise", "empty")
 """Faults of either call after which another attempt helps."""
 REFUSED_TOKENS = {"expired request token": 401, "forbidden": 403, "no such job": 404}

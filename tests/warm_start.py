@@ -42,39 +42,18 @@ from typing import Any, NoReturn
 
 import trainyard
 
-IMPORTED = (
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.run",
-    "trainyard.training.loop",
-)
+IMPORTED = ("torch", "torch._dynamo", "torch.distributed.run", "trainyard.training.loop")
 """The imports of a training process."""
 TRAINERS = (
-    "transformers.trainer",
-    "transformers.models.llama.modeling_llama",
-    "transformers.integrations.integration_utils",
-    "trl.trainer.sft_trainer",
-    "trl.trainer.grpo_trainer",
-    "peft",
-    "datasets",
-    "pytorch_lightning.cli",
-    "torch.utils.tensorboard",
+    *("transformers.trainer", "transformers.models.llama.modeling_llama", "pytorch_lightning.cli", "peft"),
+    *("transformers.integrations.integration_utils", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer"),
+    *("datasets", "torch.utils.tensorboard"),
 )
 """The imports of trainers that nobody here wrote: seconds of processor time for each process."""
 SERVER = "TRAINYARD_TEST_WARM_START"
 """In a warm process: the variable with the path of the server's socket."""
-_EARLY = (
-    "LD_",
-    "LC_",
-    "LANG",
-    "PYTHON",
-    "ATEN_",
-    "MKL_",
-    "OPENBLAS_",
-    "OMP_",
-    "TORCH_LOGS",
-    "TORCH_CPP_LOG_LEVEL",
-)
+_LIBRARIES = ("ATEN_", "MKL_", "OPENBLAS_", "OMP_", "TORCH_LOGS", "TORCH_CPP_LOG_LEVEL")
+_EARLY = ("LD_", "LC_", "LANG", "PYTHON", *_LIBRARIES)
 """Variables that are read while Python or torch starts. A process that needs another value starts cold."""
 _APPLIED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH", "PYTHONUNBUFFERED")
 """Those that a warm process applies itself, or that change no result."""
@@ -141,13 +120,20 @@ class TrainerPopen(Popen):
     has_trainers = True
 
 
+def start(
+    command: Sequence[str | Path], *, has_trainers: bool = False, **options: Any
+) -> "subprocess.Popen[str]":
+    """Start a command whose outputs are read as text: two pipes, or one with `stderr=subprocess.STDOUT`."""
+    usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return (TrainerPopen if has_trainers else Popen)(command, **{**usual, **options})
+
+
 def run(
     command: Sequence[str | Path], *, timeout: float, input_text: str | None = None, **options: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end, like `subprocess.run`; both outputs are captured as text."""
-    pipe = subprocess.PIPE
-    options |= {} if input_text is None else {"stdin": pipe}
-    with Popen(command, stdout=pipe, stderr=pipe, text=True, **options) as process:
+    options |= {} if input_text is None else {"stdin": subprocess.PIPE}
+    with start(command, **options) as process:
         try:
             output, errors = process.communicate(input_text, timeout)
         except BaseException:

@@ -11,11 +11,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.run.checkpoint_manifest import (
-    CheckpointManifest,
-    describe_files,
-    write_manifest,
-)
+from trainyard.run.checkpoint_manifest import CheckpointManifest, describe_files, write_manifest
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -28,11 +24,7 @@ def _halve(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "removed": Path.unlink,
-    "emptied": _empty,
-    "halved": _halve,
-}
+DAMAGES: dict[str, Callable[[Path], None]] = {"removed": Path.unlink, "emptied": _empty, "halved": _halve}
 
 
 def plant_all(root: Path, *, big: int = 300_000) -> None:
@@ -92,13 +84,8 @@ def megatron(run: Path, step: int, big: int = 1000, *, done: bool = True) -> Pat
 def megatron_ranks(run: Path, step: int, big: int = 1000, *, tensor: int = 2, pipeline: int = 1) -> Path:
     """Megatron-LM's older format, with the arguments that its files hold."""
     folder = run / f"iter_{step:07d}"
-    args = {
-        "tensor_model_parallel_size": tensor,
-        "pipeline_model_parallel_size": pipeline,
-        "expert_model_parallel_size": 1,
-        "use_distributed_optimizer": True,
-        "no_save_optim": None,
-    }
+    args: dict[str, object] = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
+    args |= {"expert_model_parallel_size": 1, "use_distributed_optimizer": True, "no_save_optim": None}
     for one in range(tensor):
         for other in range(pipeline):
             name = f"mp_rank_{one:02d}" if pipeline == 1 else f"mp_rank_{one:02d}_{other:03d}"
@@ -129,12 +116,8 @@ def nemo(run: Path, step: int, big: int = 1000, *, world: int = 2) -> Path:
 
 def deepspeed(run: Path, step: int, big: int = 1000, *, world: int = 2, stage: int = 2) -> Path:
     folder = run / f"global_step{step}"
-    state = {
-        "dp_world_size": world,
-        "mp_world_size": 1,
-        "global_steps": step,
-        "ds_config": {"zero_optimization": {"stage": stage}},
-    }
+    state: dict[str, object] = {"dp_world_size": world, "mp_world_size": 1, "global_steps": step}
+    state["ds_config"] = {"zero_optimization": {"stage": stage}}
     for rank in range(world if stage == 3 else 1):
         prefix = f"zero_pp_rank_{rank}_" if stage == 3 else ""
         archive(folder / f"{prefix}mp_rank_00_model_states.pt", big, state)

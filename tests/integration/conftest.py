@@ -108,30 +108,22 @@ def _role_settings(identity: GitHubIdentity) -> dict[str, Any]:
     """SeaweedFS's settings for sessions: an OIDC provider, a role that trusts one subject, its policy."""
     provider = {"issuer": identity.url, "clientId": "sts.amazonaws.com"}
     provider["jwksUri"] = f"{identity.url}/.well-known/jwks.json"
-    trust = {
-        "Effect": "Allow",
-        "Principal": {"Federated": "github"},
-        "Action": ["sts:AssumeRoleWithWebIdentity"],
-        "Condition": {"StringEquals": {"oidc:sub": SUBJECT}},
-    }
+    trust: dict[str, Any] = {"Effect": "Allow", "Action": ["sts:AssumeRoleWithWebIdentity"]}
+    trust |= {"Principal": {"Federated": "github"}, "Condition": {"StringEquals": {"oidc:sub": SUBJECT}}}
     allowed = [{"Effect": "Allow", "Action": ["s3:*", "sts:ValidateSession"], "Resource": ["*"]}]
+    sts = {"tokenDuration": f"{SESSION_SECONDS}s", "maxSessionLength": "12h", "issuer": "seaweedfs-sts"}
+    sts["signingKey"] = base64.b64encode(bytes(range(32))).decode()
+    role: dict[str, Any] = {
+        "roleName": ROLE.rpartition("/")[2],
+        "roleArn": ROLE,
+        "attachedPolicies": ["Store"],
+    }
+    role["trustPolicy"] = {"Version": "2012-10-17", "Statement": [trust]}
     return {
-        "sts": {
-            "tokenDuration": f"{SESSION_SECONDS}s",
-            "maxSessionLength": "12h",
-            "issuer": "seaweedfs-sts",
-            "signingKey": base64.b64encode(bytes(range(32))).decode(),
-        },
+        "sts": sts,
         "providers": [{"name": "github", "type": "oidc", "enabled": True, "config": provider}],
         "policy": {"defaultEffect": "Deny", "storeType": "memory"},
-        "roles": [
-            {
-                "roleName": ROLE.rpartition("/")[2],
-                "roleArn": ROLE,
-                "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
-                "attachedPolicies": ["Store"],
-            }
-        ],
+        "roles": [role],
         "policies": [{"name": "Store", "document": {"Version": "2012-10-17", "Statement": allowed}}],
     }
 
@@ -174,11 +166,8 @@ def as_user(moto: Endpoint, enforce: Callable[[bool], None]) -> AsUser:
         iam.put_user_policy(UserName=user, PolicyName="artifacts", PolicyDocument=document)
         key = iam.create_access_key(UserName=user)["AccessKey"]
         enforce(True)
-        return bucket, {
-            "AWS_ENDPOINT_URL": moto.url,
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
+        keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
+        return bucket, {"AWS_ENDPOINT_URL": moto.url, **keys}
 
     return make
 
@@ -269,16 +258,11 @@ def _start_seaweedfs(weed: str, folder: Path, *more_flags: str) -> Server:
     flags += ["-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.autoCreateBucket=false"]
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     flags += [f"-dir={folder}", _WEED_VOLUMES, *more_flags]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    }
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     with (folder / "weed.log").open("wb") as log:
-        process = subprocess.Popen(
-            [weed, f"-logdir={folder}", "mini", *flags], env=environment, stdout=log, stderr=log, cwd=folder
-        )
+        line = [weed, f"-logdir={folder}", "mini", *flags]
+        process = subprocess.Popen(line, env=environment, stdout=log, stderr=log, cwd=folder)
     return Server(process, _endpoint(f"http://127.0.0.1:{s3_port}"), folder / "weed.log")
 
 
@@ -322,14 +306,9 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def _endpoint(url: str) -> Endpoint:
     from botocore.config import Config
 
-    client = boto3.client(
-        "s3",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
-        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
-    )
+    keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+    config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"})
+    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", config=config, **keys)
     return Endpoint(url, client)
 
 

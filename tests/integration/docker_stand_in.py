@@ -81,10 +81,7 @@ def save(target: Path) -> None:
     empty = BytesIO()
     tarfile.open(fileobj=empty, mode="w").close()
     with tarfile.open(target, "w") as archive:
-        for name, content in (
-            ("manifest.json", b'[{"Layers": ["one.tar"]}]'),
-            ("one.tar", empty.getvalue()),
-        ):
+        for name, content in (("manifest.json", b'[{"Layers": ["one.tar"]}]'), ("one.tar", empty.getvalue())):
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, BytesIO(content))

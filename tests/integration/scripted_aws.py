@@ -33,13 +33,8 @@ _HOPS = ("connection", "expect", "content-length", "transfer-encoding")
 _STATUS = {"403": 403, "400": 400, "503": 503, "SlowDown": 503, "AccessDenied": 403, "InternalError": 500}
 """An error code of S3 -> its HTTP status, the only content of an answer to HEAD; else 400."""
 _SETTINGS = (
-    "versioning",
-    "encryption",
-    "publicAccessBlock",
-    "ownershipControls",
-    "lifecycle",
-    "policy",
-    "versions",
+    *("versioning", "encryption", "publicAccessBlock", "ownershipControls"),
+    *("lifecycle", "policy", "versions"),
 )
 _KEPT = ("Content-Type", "Location", "ETag", "Docker-Content-Digest", "x-amzn-RequestId", "x-amzn-errortype")
 
@@ -169,14 +164,9 @@ class ScriptedAws:
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which a process uses this server as AWS."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        place = {"AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true"}
+        return {"AWS_ENDPOINT_URL": self.url, **keys, **place}
 
     def missing_source(self, request: Mapping[str, Any]) -> str:
         """Return why a build could not load its source from moto's S3; empty if it can."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests import warm_start
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
-from tests.scripts.conftest import Call
+from tests.scripts.conftest import Call, require_success
 from tests.waiting import wait_for
 
 from trainyard.image.context.build_context import checked_tag
@@ -91,8 +91,7 @@ def test_a_build_sends_the_source_once_and_ends_with_the_digest_that_ecr_holds(
     assert {".image-context/a.txt", ".image-context/Dockerfile", "buildspec.yml"} <= names
     assert build.variables["CONTEXT"] == ".image-context"
 
-    again = run("--json")
-    assert again.returncode == 0, again.stderr
+    again = require_success(run("--json"))
     assert json.loads(again.stdout)["built"] is False
     assert json.loads(again.stdout)["digest"] == digest
     assert len(aws.builds) == 1
@@ -114,8 +113,7 @@ def test_a_check_in_aws_has_a_source_of_its_own_and_its_flags(
 ) -> None:
     image = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/trainer@sha256:{'a' * 64}"
     aws.scripts = [Script(exported={"IMAGE_CHECK": answers(image, "quick")})]
-    done = check("--image", image, "--level", "quick", "--cpu", "--efa", "--json", "--gpus")
-    assert done.returncode == 0, done.stderr
+    require_success(check("--image", image, "--level", "quick", "--cpu", "--efa", "--json", "--gpus"))
     (build,) = aws.builds
     assert (build.variables["TASK"], build.variables["IMAGE_URI"]) == ("check", image)
     assert build.variables["CHECK_FLAGS"] == "--cpu --efa --gpus"
@@ -144,11 +142,7 @@ def test_a_check_in_aws_is_green_only_by_its_own_answers(
         "a list": ("[]", 1, "exported no IMAGE_CHECK"),
         "a key twice": (right[:-1] + ', "answers": {}}', 1, "exported no IMAGE_CHECK"),
         "other image": (answers(f"{image[:-1]}z", "standard"), 1, "checked by another image"),
-        "other buildspec": (
-            answers(image, "standard", spec=b"version: 0.2"),
-            1,
-            "checked by another buildspec",
-        ),
+        "other buildspec": (answers(image, "standard", spec=b"0.2"), 1, "checked by another buildspec"),
         "lower level": (answers(image, "quick"), 1, "checked by another level, quick"),
         "failed": (answers(image, "standard", torch=False), 1, "these checks failed: torch"),
     }
@@ -168,8 +162,7 @@ def test_a_base_that_may_move_is_never_taken_for_built(aws: ScriptedAws, run: Ca
     (context / "Dockerfile").write_text("FROM python:3.11\nUSER 1\n")
     digest = pushed(aws, context.name, lambda: planned(run)["tag"])
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
-    done = run()
-    assert done.returncode == 0, done.stderr
+    done = require_success(run())
     assert "python:3.11 is not pinned by digest" in done.stderr
     assert len(aws.builds) == 1
 
@@ -193,11 +186,9 @@ def test_a_build_that_succeeded_without_an_image_is_no_success(
 
 # The course of the first build, the exit code after three of it, the number of starts.
 PHASES = ("INSTALL", "PRE_BUILD", "BUILD", "POST_BUILD", "UPLOAD_ARTIFACTS")
+BROKE: dict[str, Any] = {"message": "Error while executing command", "lines": ("it broke",)}
 ENDS = [
-    *(
-        (Script("FAILED", one, message="Error while executing command", lines=("it broke",)), 1, 1)
-        for one in PHASES
-    ),
+    *((Script("FAILED", one, **BROKE), 1, 1) for one in PHASES),
     (Script("FAULT", "PROVISIONING"), 4, 3),
     (Script("FAILED", "PROVISIONING", "CLIENT_ERROR", "BUILD_CONTAINER_UNABLE_TO_PULL_IMAGE"), 4, 3),
     (Script("FAILED", "BUILD", "FAULT"), 1, 3),
@@ -220,9 +211,8 @@ def test_only_a_fault_of_codebuild_is_tried_again_and_three_times_at_most(
         done = run()
         says = [f"{script.status.lower().replace('_', ' ')} in {script.fails_in}", script.message]
         says += ["https://log", *script.lines, *(["after 3 attempts"] if starts == 3 else [])]
-        if (done.returncode, len(aws.builds)) != (code, starts) or not all(
-            one in done.stderr for one in says
-        ):
+        is_said = all(one in done.stderr for one in says)
+        if (done.returncode, len(aws.builds), is_said) != (code, starts, True):
             wrong.append((script, done.returncode, len(aws.builds), done.stderr))
         if starts == 3:
             aws.scripts = [script, Script(exported={"IMAGE_DIGEST": digest})]
@@ -243,8 +233,7 @@ def test_several_images_are_built_one_after_the_other(
     pushed(aws, "one", lambda: "x", mark="two")
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digests["two"]}) for _ in range(2)]
     files = [str(context / name / "Dockerfile") for name in ("one", "two")]
-    done = run("--dockerfile", files[0], "--dockerfile", files[1], "--json")
-    assert done.returncode == 0, done.stderr
+    done = require_success(run("--dockerfile", files[0], "--dockerfile", files[1], "--json"))
     assert {b["image"] for b in json.loads(done.stdout)["builds"]} == {"one", "two"}
     assert {b.variables["DOCKERFILE"] for b in aws.builds} == {"one/Dockerfile", "two/Dockerfile"}
 
@@ -283,8 +272,7 @@ def test_a_tag_of_ones_own_and_secrets_are_sent_by_name(run: Call, aws: Scripted
     aws.scripts = [Script(exported={"IMAGE_DIGEST": digest})]
     named = ("--secret", "id=pip,secretsmanager=trainyard/pip")
     base = "nvcr.io/nvidia/pytorch:26.01-py3"
-    done = run("--image-tag", "demo", "--base-image", base, *named)
-    assert done.returncode == 0, done.stderr
+    require_success(run("--image-tag", "demo", "--base-image", base, *named))
     sent = sent_variables(aws)
     assert sent["IMAGE_TAGS"] == ("demo", "PLAINTEXT")
     assert sent["BUILD_SECRETS"] == ("id=pip,env=BUILD_SECRET_1", "PLAINTEXT")

@@ -52,14 +52,13 @@ def repository(aws: ScriptedAws) -> str:
 @pytest.fixture
 def start(aws: ScriptedAws, machine: Path, repository: str) -> Start:
     def run(**variables: str) -> Built:
-        given = {
-            "TASK": "image",
-            "IMAGE": repository,
-            "CONTEXT": "project",
-            "COMMIT": "a" * 40,
+        given = {"TASK": "image", "IMAGE": repository, "CONTEXT": "project", "COMMIT": "a" * 40}
+        given |= {
             "DOCKERFILE": "Dockerfile",
+            "CODEBUILD_BUILD_NUMBER": "7",
+            "TAGS": "git-sha",
+            "LEVEL": "standard",
         }
-        given |= {"CODEBUILD_BUILD_NUMBER": "7", "TAGS": "git-sha", "LEVEL": "standard"}
         return build(machine, **aws.environment(), **given | variables)
 
     return run
@@ -82,13 +81,8 @@ def test_an_image_is_built_checked_pushed_and_exported_with_its_names_and_secret
         "FROM nvcr.io/nvidia/pytorch:26.01-py3\nARG FLAVOUR=a\nCOPY a.txt /\nUSER 1000\n"
         "RUN --mount=type=secret,id=pip,required=true pip install x\n"
     )
-    built = start(
-        BUILD_ARGS="FLAVOUR=b",
-        IMAGE_TAGS="demo llama32-1b-v1",
-        BUILD_SECRETS="id=pip,env=BUILD_SECRET_1",
-        BUILD_SECRET_1="s3cret-value",
-        STAND_IN_BUILDX="yes",
-    )
+    secret = {"BUILD_SECRETS": "id=pip,env=BUILD_SECRET_1", "BUILD_SECRET_1": "s3cret-value"}
+    built = start(BUILD_ARGS="FLAVOUR=b", IMAGE_TAGS="demo llama32-1b-v1", STAND_IN_BUILDX="yes", **secret)
     assert list(built.status.values()) == ["SUCCEEDED"] * 4, built.log
     tags = aws.tags(repository)
     (digest,) = {held for tag, held in tags.items() if tag.startswith(f"git-{'a' * 12}-")}

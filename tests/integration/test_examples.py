@@ -64,15 +64,9 @@ OWN_LOOP, GRPO = Example("own_loop", "loss"), Example("grpo", "reward", rises=Tr
 
 def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     """Start a program in a folder and a process group of its own."""
-    return warm_start.TrainerPopen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+    apart: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True, "has_trainers": True}
+    return warm_start.start([sys.executable, *arguments], cwd=folder, env=given, **apart)
 
 
 def copied(name: str, folder: Path) -> tuple[Path, dict[str, Any], list[str]]:

@@ -132,13 +132,7 @@ dist.all_reduce(torch.ones(1), group=group)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "klass"),
-    [
-        ("raises", "user-code"),
-        ("hangs", "hang"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "klass"), [("raises", "user-code"), ("hangs", "hang")])
 def test_one_rank_of_a_parallel_training_fails(mode: str, klass: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PARALLEL)

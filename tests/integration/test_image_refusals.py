@@ -15,18 +15,10 @@ from tests.integration.test_build_image import answers
 from tests.scripts.conftest import Call
 
 pytestmark = pytest.mark.usefixtures("without_library")
-BUILD = (
-    "DescribeRepositories",
-    "GetCallerIdentity",
-    "DescribeImages",
-    "HeadObject",
-    "PutObject",
-    "StartBuild",
-    "BatchGetBuilds",
-)
+CHECK = ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds")
 CALLS = {
-    "image build": BUILD,
-    "image check": ("HeadObject", "PutObject", "StartBuild", "BatchGetBuilds"),
+    "image build": ("DescribeRepositories", "GetCallerIdentity", "DescribeImages", *CHECK),
+    "image check": CHECK,
     "image push": ("DescribeRepositories", "GetAuthorizationToken", "DescribeImageScanFindings"),
 }
 REFUSALS: dict[str, tuple[str, str]] = {

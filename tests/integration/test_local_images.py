@@ -33,11 +33,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{free.getsockname()[1]}"
-    config = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
-        "http": {"addr": host},
-    }
+    storage = {"filesystem": {"rootdirectory": str(folder / "data")}}
+    config = {"version": 0.1, "storage": storage, "http": {"addr": host}}
     (folder / "config.yml").write_text(json.dumps(config))
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
@@ -65,13 +62,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder / "root"}"\nrunroot = "{folder / "run"}"\n'
     )
     facts = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"), "BUILDAH_ISOLATION": "chroot"}
-    probe = subprocess.run(
-        ["buildah", "from", "--name", "probe", "scratch"],
-        env={**os.environ, **facts},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    line, there = ["buildah", "from", "--name", "probe", "scratch"], {**os.environ, **facts}
+    probe = subprocess.run(line, env=there, capture_output=True, text=True, timeout=60)
     if probe.returncode:
         pytest.skip(f"buildah cannot work here: {probe.stderr.strip()[-200:]}")
     return facts
@@ -80,14 +72,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def call(environment: dict[str, str]) -> Call:
     def run(script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        line, there = (
             [sys.executable, "-m", "trainyard", *script.split("_"), *words],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            cwd=cwd,
-            env={**os.environ, **environment},
+            os.environ | environment,
         )
+        return subprocess.run(line, cwd=cwd, env=there, capture_output=True, text=True, timeout=240)
 
     return run
 
@@ -167,15 +156,8 @@ def test_an_image_is_built_checked_pushed_and_read_back_by_its_digest(
     full = call("image_check", *words, "--level", "full", cwd=project)
     assert full.returncode == 1
     failed = {name for name, one in answers(full).items() if not one["ok"]}
-    assert failed == {
-        "torch",
-        "cuda",
-        "nccl",
-        "model-configuration",
-        "collective",
-        "forward-backward",
-        "compile",
-    }
+    of_torch = {"torch", "cuda", "nccl", "model-configuration", "collective", "forward-backward", "compile"}
+    assert failed == of_torch
 
     push = ["--image", image, "--repository", "team/tiny", "--registry", registry, "--program", "buildah"]
     pushed = call("image_push", *push, "--tag", "mine", "--json", cwd=project)

@@ -51,12 +51,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def write_wheel(folder: Path, name: str, version: str, content: dict[str, bytes]) -> None:
     info = f"{name}-{version}.dist-info"
-    content.setdefault(
-        f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
-    )
-    content[f"{info}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
+    facts = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    content.setdefault(f"{info}/METADATA", facts.encode())
+    form = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content[f"{info}/WHEEL"] = form.encode()
     rows = []
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         for path, data in content.items():
@@ -73,9 +71,8 @@ def lock_of(wheels: Path, *names: str) -> str:
     for wheel in sorted(wheels.glob("*.whl")):
         name, version, *_ = wheel.name.split("-")
         if name in names:
-            lines.append(
-                f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
-            )
+            digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            lines.append(f"{name}=={version} --hash=sha256:{digest}\n")
     return "".join(lines)
 
 
@@ -211,9 +208,8 @@ def test_a_user_who_does_not_own_the_interpreter_installs_and_leaves_it_alone(
     before = real.stat()
     text = yard.install()
     assert re.search(r"^\d\d:\d\d:\d\d INFO  install: uv \S+, which installs everything else$", text, re.M)
-    assert re.search(
-        r"INFO  install: the packages of the lock, some 5 GB on Linux the first time$", text, re.M
-    )
+    packages = r"INFO  install: the packages of the lock, some 5 GB on Linux the first time$"
+    assert re.search(packages, text, re.M)
     assert text.endswith("INFO  install: done: .venv\n")
     assert len(text.splitlines()) == 3
     link = yard.root / ".venv" / "bin" / "python"
@@ -221,16 +217,12 @@ def test_a_user_who_does_not_own_the_interpreter_installs_and_leaves_it_alone(
     after = real.stat()
     assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
     assert yard.install() == "", "nothing is to be done, so nothing is said"
-    for variables in (
-        {},
-        {"LC_ALL": "C"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0"},
-    ):  # with the umlaut in the folder
+    # With the umlaut in the folder.
+    for variables in ({}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
         line = ["env", *(f"{name}={value}" for name, value in variables.items()), str(link)]
         found = yard.run(*line, "-c", "import os, trainyard; print(os.fsencode(trainyard.__file__))")
-        assert found.stdout.strip() == repr(os.fsencode(yard.root / "src/trainyard/__init__.py")), (
-            found.stderr
-        )
+        expected = repr(os.fsencode(yard.root / "src/trainyard/__init__.py"))
+        assert found.stdout.strip() == expected, found.stderr
     (site,) = (yard.root / ".venv/lib").glob("python3.*/site-packages")
     metadata_of = site / "debugger-1.0.dist-info" / "METADATA"
     metadata_of.parent.mkdir()
@@ -309,9 +301,8 @@ def test_a_package_of_another_hash_and_one_without_are_refused(yard: Yard, pytho
 
 
 def test_the_core_is_installed_alone_and_never_removes_what_trains(yard: Yard, python: str) -> None:
-    (yard.root / "requirements-core.txt").write_text(
-        lock_of(Path(yard.variables["UV_FIND_LINKS"]), "setuptools")
-    )
+    lock = lock_of(Path(yard.variables["UV_FIND_LINKS"]), "setuptools")
+    (yard.root / "requirements-core.txt").write_text(lock)
     has_training = (yard.root / ".venv/bin/python", "-I", "-c", "import iniconfig")
 
     def make_core() -> None:

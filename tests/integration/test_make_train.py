@@ -79,25 +79,14 @@ def test_one_command_trains_stores_and_proves_a_model(clone: Path) -> None:
     process = make(clone, "train", SET=SETTINGS)
     text = output_of(process)
     assert process.returncode == 0, text
-    for line in (
-        "environment:",
-        "writable, run 1 is free [ok]",
-        "data:",
-        "20 steps",
-        "artifacts:",
-        "trained: 20 of 20 steps",
-        "stored:",
-        "(clean)",
-    ):
+    shown = ("environment:", "writable, run 1 is free [ok]", "data:", "20 steps", "artifacts:")
+    for line in (*shown, "trained: 20 of 20 steps", "stored:", "(clean)"):
         assert line in text
     (run,) = (clone / "runs").iterdir()
     assert json.loads((run / "report" / "proof.json").read_text())["proven"] is True
     assert (run / "report" / "index.html").is_file()
     assert (clone / "trainyard-store" / "manifests" / "run-1-manifest.json").is_file()
-    status = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True
-    )
-    assert status.stdout == ""
+    assert git(clone, "status", "--porcelain") == ""
 
 
 @pytest.mark.slow
@@ -188,10 +177,7 @@ def test_resume_takes_what_is_named_and_changed_on_its_line(clone: Path, three_r
         ("training.max_steps=9  training.seed=7", ["training.max_steps=9", "training.seed=7"]),
         ("model.name=\"my model\" a.b='c d'", ["model.name=my model", "a.b=c d"]),
         ('model.name="it\'s mine"', ["model.name=it's mine"]),
-        (
-            "a.b='$(shell touch made)' c.d=\"$(touch made)\"",
-            ["a.b=$(shell touch made)", "c.d=$(touch made)"],
-        ),
+        ("a.b='$(shell touch made)' c.d=\"$(touch made)\"", ["a.b=$(shell touch made)", "c.d=$(touch made)"]),
         ("'a.b=`touch made`' c.d=1;touch e.f=$$HOME", ["a.b=`touch made`", "c.d=1;touch", "e.f=$$HOME"]),
         ("a.b=#1 c.d=50% e.f=*.txt g=[1,2]", ["a.b=#1", "c.d=50%", "e.f=*.txt", "g=[1,2]"]),
         ("model.name=Übung\na.b=1\n", ["model.name=Übung", "a.b=1"]),

@@ -44,13 +44,8 @@ def train(place: Path, *options: str, metrics: Metrics) -> list[Row]:
     """Train in `place`, pass the output on as it comes, and return the rows."""
     offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
     environment = {**os.environ, **offline, "PYTHONUNBUFFERED": "1"}
-    with warm_start.TrainerPopen(
-        [sys.executable, str(TRAINER), *options],
-        cwd=place,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
+    line, one = [sys.executable, str(TRAINER), *options], subprocess.STDOUT
+    with warm_start.start(line, cwd=place, env=environment, stderr=one, has_trainers=True) as process:
         assert process.stdout is not None
         text = b""
         while chunk := os.read(process.stdout.fileno(), 4096):

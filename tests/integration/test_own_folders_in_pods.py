@@ -54,16 +54,8 @@ class Pods(Nodes):
             line += ["--config", f"{self.folder}/config.yaml", "--run-dir", str(self.pod(rank).absolute())]
             variables = {**clean, "CI": "true", "TRAINYARD_RUN_ID": NAME, **own}
             variables["PYTHONPATH"] = str(self.folder)
-            begun.append(
-                warm_start.Popen(
-                    line,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    cwd=REPOSITORY_ROOT,
-                    env=variables,
-                )
-            )
+            one = subprocess.STDOUT
+            begun.append(warm_start.start(line, stderr=one, cwd=REPOSITORY_ROOT, env=variables))
         self._started += begun
         return begun
 
@@ -132,12 +124,8 @@ def test_pods_that_are_killed_and_lose_their_disks_go_on_from_the_store_to_the_s
     pods: Pods,
 ) -> None:
     first = pods.pods()
-    wait_for(
-        (pods.store / "manifests" / "run-1-open-1.json").exists,
-        "a stored checkpoint",
-        within=300,
-        alive=first,
-    )
+    stored = (pods.store / "manifests" / "run-1-open-1.json").exists
+    wait_for(stored, "a stored checkpoint", within=300, alive=first)
     for pod in first:
         kill(pod)
     ended(first)

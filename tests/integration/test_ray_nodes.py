@@ -79,14 +79,9 @@ def test_actors_on_both_nodes_get_the_variables_of_the_job(tmp_path: Path) -> No
     job = objects(plan_job(recipe_config("verl"), request(kind="rayjob", nodes=2)))[-1]
     given = json.loads(job["spec"]["runtimeEnvYAML"])
     (tmp_path / "driver.py").write_text(DRIVER)
-    done = subprocess.run(
-        [python, "-c", JOB, json.dumps({"env_vars": given["env_vars"]}), str(free_port())],
-        cwd=tmp_path,
-        env={**os.environ, "RAY_DISABLE_USAGE_STATS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    line = [python, "-c", JOB, json.dumps({"env_vars": given["env_vars"]}), str(free_port())]
+    quiet = {**os.environ, "RAY_DISABLE_USAGE_STATS": "1"}
+    done = subprocess.run(line, cwd=tmp_path, env=quiet, capture_output=True, text=True, timeout=240)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert found, done.stdout[-2000:] + done.stderr[-2000:]
     logs, nodes = json.loads(found[0].removeprefix("FOUND "))
@@ -101,20 +96,10 @@ def test_each_node_gets_its_rank_and_a_failure_ends_the_others(tmp_path: Path) -
     said = '"$PET_NODE_RANK/$PET_NNODES x$PET_NPROC_PER_NODE $RANK"'
     told = f"echo {said} >> {tmp_path}/told; cat {tmp_path}/in/file"
     commands = [["sh", "-c", told], ["sh", "-c", 'test "$PET_NODE_RANK" = 1 && exit 7; sleep 600']]
-    environment = {
-        **os.environ,
-        "TRAINYARD_FILES": json.dumps({f"{tmp_path}/in/file": "brought along"}),
-        "PYTHONPATH": str(ROOT / "src"),
-        "RAY_DISABLE_USAGE_STATS": "1",
-    }
-    done = subprocess.run(
-        [python, "-c", CLUSTER, json.dumps(commands)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RAY_DISABLE_USAGE_STATS": "1"}
+    environment["TRAINYARD_FILES"] = json.dumps({f"{tmp_path}/in/file": "brought along"})
+    line = [python, "-c", CLUSTER, json.dumps(commands)]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     good, bad = json.loads(done.stdout.splitlines()[-1])
     assert good[0] == 0, good
@@ -125,11 +110,7 @@ def test_each_node_gets_its_rank_and_a_failure_ends_the_others(tmp_path: Path) -
 
 
 def test_without_ray_the_driver_says_so(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainyard", "step", "ray", "--", "true"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    line = [sys.executable, "-m", "trainyard", "step", "ray", "--", "true"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "Ray is not installed" in done.stderr

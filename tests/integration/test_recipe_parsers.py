@@ -1,9 +1,6 @@
-"""The programs' own parsers take the options that the recipes render, and read them as meant.
+"""The programs' own parsers take the options that the recipes render, and read them as meant."""
 
-The programs need packages that are not in the lock. A variable names a Python that has one; without it the
-test is skipped. How to make one is in CONTRIBUTING.md.
-"""
-
+import ast
 import json
 import os
 import re
@@ -13,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config
+from tests.unit.jobs.recipe_orders import GIVEN, NODES, recipe_config, recipe_plan
 
 from trainyard.jobs.recipes import program_here
 
+# The programs need packages that are not in the lock. A variable names a Python that has one; without it the
+# test is skipped. How to make one is in CONTRIBUTING.md.
 READER = Path(__file__).with_name("foreign_parsers.py")
 VARIABLES = {name: f"{name.upper()}_PYTHON" for name in GIVEN if name != "nemo"}
 MORE: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -53,13 +52,8 @@ def python_of(recipe: str) -> str:
 
 
 def read(recipe: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [python_of(recipe), str(READER), recipe],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    line, given = [python_of(recipe), str(READER), recipe], json.dumps(cases)
+    done = subprocess.run(line, input=given, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[dict[str, Any]] = json.loads(done.stdout)
     return answers
@@ -150,3 +144,48 @@ def test_the_parsers_refuse_what_a_program_does_not_have(recipe: str) -> None:
         wrong = {"megatron": "--no-such-argument", "verl": "trainer.max_steps=5", "torchtitan": "--no.such=1"}
         given["words"] = [*given["words"], wrong[recipe]]
     assert "refused" in read(recipe, [given])[0]
+
+
+# Importing NeMo needs GPUs, so its source is read. NEMO_SOURCE names a folder with the packages `nemo` (2.x)
+# and `megatron`, such as two unpacked wheels.
+PLACES: dict[str, tuple[str, ...]] = {
+    "model": (
+        "nemo/collections/llm/gpt/model/llama.py:LlamaConfig",
+        "nemo/collections/llm/gpt/model/base.py:GPTConfig",
+        "megatron/core/transformer/transformer_config.py:TransformerConfig",
+        "megatron/core/model_parallel_config.py:ModelParallelConfig",
+    ),
+    "data": ("nemo/collections/llm/gpt/data/pre_training.py:PreTrainingDataModule",),
+    "optimizer": ("megatron/core/optimizer/optimizer_config.py:OptimizerConfig",),
+    "schedule": ("nemo/lightning/pytorch/optim/lr_scheduler.py:CosineAnnealingScheduler",),
+    "strategy": ("nemo/lightning/pytorch/strategies/megatron_strategy.py:MegatronStrategy",),
+    "log": ("nemo/lightning/nemo_logger.py:NeMoLogger",),
+    "checkpoint": ("nemo/lightning/pytorch/callbacks/model_checkpoint.py:ModelCheckpoint",),
+}
+"""Part of nemo.json -> the class that takes its names as arguments, and its base classes."""
+OF_LIGHTNING = {"dirpath", "filename"}
+"""NeMo's ModelCheckpoint passes these on to Lightning's."""
+
+
+def arguments_of(place: str) -> set[str]:
+    """The arguments of a class: of its `__init__`, else the fields of the dataclass."""
+    path, _, name = place.partition(":")
+    tree = ast.parse((Path(os.environ["NEMO_SOURCE"]) / path).read_text())
+    body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            return {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    return {
+        node.target.id
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+@pytest.mark.skipif("NEMO_SOURCE" not in os.environ, reason="NEMO_SOURCE names no folder with nemo 2.x")
+@pytest.mark.parametrize("part", PLACES)
+def test_nemo_has_every_argument_that_the_recipe_gives(part: str) -> None:
+    known = set().union(*map(arguments_of, PLACES[part]))
+    for nodes in NODES:
+        given = json.loads(recipe_plan("nemo", nodes=nodes).program.files["nemo.json"])[part]
+        assert set(given) - known - (OF_LIGHTNING if part == "checkpoint" else set()) == set()

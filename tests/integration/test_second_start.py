@@ -48,13 +48,8 @@ def main():
     return 0
 sys.exit(exit_code_of(main))
 """
-ELSEWHERE = (
-    *("unshare", "--pid", "--fork", "--mount-proc", "--uts"),
-    "sh",
-    "-c",
-    'hostname other; exec "$@"',
-    "sh",
-)
+UNSHARED = ("unshare", "--pid", "--fork", "--mount-proc", "--uts")
+ELSEWHERE = (*UNSHARED, "sh", "-c", 'hostname other; exec "$@"', "sh")
 
 
 def process_of(pid: int) -> Process:
@@ -105,12 +100,8 @@ class FirstStart:
             os.kill(self.daemon, signal.SIGKILL)
 
     def start_again(self, *options: str, elsewhere: bool = False) -> "subprocess.CompletedProcess[str]":
-        command = [
-            *(ELSEWHERE if elsewhere else ()),
-            sys.executable,
-            str(self.folder / "second.py"),
-            *options,
-        ]
+        place = ELSEWHERE if elsewhere else ()
+        command = [*place, sys.executable, str(self.folder / "second.py"), *options]
         return warm_start.run(command, cwd=self.folder, timeout=120)
 
     def end(self) -> None:
@@ -215,10 +206,8 @@ def test_only_what_may_train_counts_as_the_program(tmp_path: Path) -> None:
 
     try:
         leader = start("nothing", "leader", start_new_session=True)
-        outside = {
-            start(kind, kind, start_new_session=True): kind
-            for kind in ("torch", "writes", "reads", "logs", "nothing")
-        }
+        kinds = ("torch", "writes", "reads", "logs", "nothing")
+        outside = {start(kind, kind, start_new_session=True): kind for kind in kinds}
         found_leader = process_of(leader)
         head = (leader, found_leader.start)
         training = {pid for pid, kind in outside.items() if kind in ("torch", "writes")}

@@ -34,11 +34,7 @@ FAULTS = (
     *("cut the request", "cut the answer", "reset", "500", "503", "stall"),
     *("damage the request", "damage the answer"),
 )
-REFUSALS: dict[str, tuple[Any, ...]] = {
-    "500": ("500",),
-    "503": ("503",),
-    "expired": ("400", "ExpiredToken"),
-}
+REFUSALS: dict[str, tuple[Any, ...]] = {"500": ("500",), "503": ("503",), "expired": ("400", "ExpiredToken")}
 CALL_SECONDS = 1.0
 SEED = int(os.environ.get("TRAINYARD_FAULT_SEED", "1"))
 
@@ -189,12 +185,7 @@ def test_a_part_that_is_cut_or_damaged_is_sent_again(
 
 @pytest.mark.parametrize("files", [1, MANY])
 def test_a_restore_through_faults_is_whole_or_refused_and_goes_on(
-    proxy: FaultyProxy,
-    store: Any,
-    make_run: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    files: int,
+    proxy: FaultyProxy, store: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     monkeypatch.setattr("trainyard.gateways.s3.store.RANGE_BYTES", 1 << 20)
     run = make_run(steps=(100, 200), size=3_000_000 // files, files=files)

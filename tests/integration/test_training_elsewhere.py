@@ -61,9 +61,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MemoryC
     monkeypatch.setattr(training_elsewhere, "check_cluster", lambda _: ({}, 0))
     monkeypatch.setattr(training_elsewhere, "open_query", lambda *_: None)
     monkeypatch.setattr(output, "print_result", lambda *_, **__: None)
-    monkeypatch.setattr(
-        training_elsewhere, "load_config", lambda *_: SimpleNamespace(config=SimpleNamespace(cluster=None))
-    )
+    loaded = SimpleNamespace(config=SimpleNamespace(cluster=None))
+    monkeypatch.setattr(training_elsewhere, "load_config", lambda *_: loaded)
     monkeypatch.setattr(training_elsewhere, "deploy_job", deploy_job)
     monkeypatch.setattr(training_elsewhere, "HANDOVER_SECONDS", 355 * 60.0)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
@@ -74,14 +73,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MemoryC
 
 def put_job(cluster: MemoryCluster, state: str) -> None:
     template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
-    body = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "status": {"conditions": [condition(state)]},
-        "metadata": {"name": JOB, "namespace": "team", "labels": LABELS, "uid": "uid-of-job"},
-        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}},
-    }
-    cluster.put(f"{JOBS}/{JOB}", body)
+    metadata = {"name": JOB, "namespace": "team", "labels": LABELS, "uid": "uid-of-job"}
+    spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}, "runPolicy": {}}
+    body = {"metadata": metadata, "spec": spec, "status": {"conditions": [condition(state)]}}
+    cluster.put(f"{JOBS}/{JOB}", {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", **body})
     name, codes = f"{JOB}-master-0", {"Succeeded": 0, "Failed": 1}
     raw = ended(codes[state], name=name) if state in codes else pod(name)
     raw["metadata"]["labels"] = LABELS
@@ -161,10 +156,8 @@ def test_a_build_is_started_once_and_followed(
     assert told[-1].event == event
     variables, token = builds.started["variables"], builds.started["token"]
     assert (token, builds.started["source"]) == (f"gh-4711-{segment}-1", {"sourceVersion": "c" * 40})
-    assert (variables["RUN_ID"], variables["ALLOW_MISSING_CHECKPOINT"]) == (
-        JOB,
-        "true" if segment == "1" else "false",
-    )
+    allowed = "true" if segment == "1" else "false"
+    assert (variables["RUN_ID"], variables["ALLOW_MISSING_CHECKPOINT"]) == (JOB, allowed)
     assert (variables["OVERRIDES"], variables["DEADLINE"]) == ("a.b=1 c=2", "325m")
     assert json.dumps(variables), "texts only"
 

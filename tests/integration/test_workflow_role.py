@@ -12,11 +12,7 @@ from typing import Any
 import boto3
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-)
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from tests import warm_start
 from tests.github_identity import github_identity
 
@@ -76,10 +72,7 @@ def test_the_access_of_a_step_decides_what_it_may_do(
 
 @pytest.mark.parametrize("access", ["check", "write"])
 def test_the_check_before_a_run_assumes_the_role_by_itself(
-    access: str,
-    role_store: Any,
-    in_step: Callable[..., dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    access: str, role_store: Any, in_step: Callable[..., dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"s3://{role_store.endpoint.new_bucket()}/runs"
     in_step(TRAINYARD_AWS_ACCESS=access)
@@ -124,26 +117,12 @@ def environment_of_program(
     config = {"recipe": "command", "program": {"command": [sys.executable, "show.py"]}}
     (folder / "show.py").write_text(SHOW)
     (folder / "trainyard.yaml").write_text(json.dumps(config))
-    where = {
-        "run_dir": f"runs/{time.monotonic()}",
-        "store": (folder / "store").as_uri(),
-        "run_number": "auto",
-    }
-    plan: dict[str, Any] = {
-        **where,
-        "config": "trainyard.yaml",
-        "overrides": changes,
-        "deadline": "1h",
-        "segment": "1",
-    }
+    where = {"run_dir": f"runs/{time.monotonic()}", "store": (folder / "store").as_uri()}
+    where["run_number"] = "auto"
+    plan: dict[str, Any] = {**where, "config": "trainyard.yaml", "overrides": changes, "deadline": "1h"}
     plan |= {"resume": "none", "fetch": "false", "job_minutes": 60, "title": "7", "most_segments": "1"}
-    plan |= {
-        "run_id": Path(where["run_dir"]).name,
-        "thread": "",
-        "reason": "",
-        "expected": "{}",
-        "target": "gpu-runner",
-    }
+    plan |= {"run_id": Path(where["run_dir"]).name, "target": "gpu-runner", "segment": "1"}
+    plan |= {"thread": "", "reason": "", "expected": "{}"}
     inputs = {"CONFIG": plan["config"], "CHANGES": changes}
     inputs |= {name.upper(): value for name, value in where.items()}
     inputs = inputs if entry == "action" else {"TRAINYARD_PLAN": json.dumps(plan)}
@@ -170,11 +149,7 @@ def test_the_program_gets_a_secret_of_the_pipeline_only_if_it_is_named(entry: st
         # In a workflow no step that runs a program has the role.
         names = [*OF_PIPELINE, *(("TRAINYARD_AWS_ROLE", *KEYS) if entry == "action" else ())]
         given = ours | dict.fromkeys(KEYS, "of the machine")
-        for way, named in (
-            ("default", []),
-            ("program.environment", names),
-            ("TRAINYARD_PASS", names[::2]),
-        ):
+        for way, named in (("default", []), ("program.environment", names), ("TRAINYARD_PASS", names[::2])):
             own = dict.fromkeys(named, "its own") if way == "program.environment" else {}
             changes = f"program.environment={json.dumps(own)}"
             variables = given | ({way: ", ".join(named)} if way == "TRAINYARD_PASS" else {})
@@ -246,16 +221,10 @@ def test_each_checkpoint_is_stored_while_a_run_outlives_its_credentials(
     command = [sys.executable, "-m", "trainyard", "store", "sync", "--follow", "--store", url]
     started, step, stored = time.monotonic(), 10, list[float]()
     with (tmp_path / "follower.log").open("wb") as log:
-        follower = warm_start.Popen(
-            [*command, "--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"],
-            env=environment,
-            stderr=log,
-            stdout=log,
-        )
+        command += ["--run-number", "7", "--run-dir", str(directory.path), "--encryption", "none"]
+        follower = warm_start.Popen(command, env=environment, stderr=log, stdout=log)
         try:
-            while (so_far := time.monotonic() - started) < TRAINING_SECONDS or (
-                so_far < 600 and not stored[-1]
-            ):
+            while (now := time.monotonic() - started) < TRAINING_SECONDS or (now < 600 and not stored[-1]):
                 time.sleep(8)
                 step += 10
                 make_run(steps=(step,))

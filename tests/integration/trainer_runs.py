@@ -33,11 +33,8 @@ class TrainerRuns:
         (folder / "train.txt").write_text(text)
         (folder / "validation.txt").write_text(text[:3000])
         (folder / "config.yaml").write_text(config)
-        names = {
-            "train_path": "train.txt",
-            "validation_path": "validation.txt",
-            "prepared_directory": "prepared",
-        }
+        names = {"train_path": "train.txt", "validation_path": "validation.txt"}
+        names["prepared_directory"] = "prepared"
         self._settings = (*(f"data.{key}={folder / name}" for key, name in names.items()), *settings)
 
     def start(
@@ -55,21 +52,19 @@ class TrainerRuns:
         command += [word for each in (*self._settings, *settings) for word in ("--set", each)]
         command += ["--nproc-per-node", str(processes)] if processes > 1 else []
         # A session of its own, so that a signal to its group reaches nothing else.
-        return warm_start.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY_ROOT,
-            env={**environment, "CI": "true"},
-            start_new_session=True,
-        )
+        apart: dict[str, Any] = {"cwd": REPOSITORY_ROOT, "start_new_session": True}
+        return warm_start.start(command, env={**environment, "CI": "true"}, **apart)
 
     def finish(
         self, name: str, *settings: str, processes: int = 1, more: tuple[str, ...] = ()
     ) -> tuple[int, str]:
         """Return the exit code and the errors."""
         return end_of(self.start(name, *settings, processes=processes, more=more))
+
+    def succeed(self, name: str, *settings: str, processes: int = 1) -> None:
+        """Train to the end, which must be exit code 0."""
+        code, errors = self.finish(name, *settings, processes=processes)
+        assert code == 0, errors
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return self._lines(name, "metrics.jsonl")

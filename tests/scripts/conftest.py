@@ -32,6 +32,9 @@ STEPS = 20
 HEX = "0123456789abcdef" * 4
 HIDDEN = ("GITHUB_", "SLACK_", "RUNNER_", "CI", "AWS_")
 """Beginnings of the variables that no test inherits."""
+NO_ANSWER = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_MAX_ATTEMPTS": "1"}
+NO_ANSWER["AWS_SECRET_ACCESS_KEY"] = "b"
+"""Variables with which nobody answers as S3."""
 Program = Callable[..., subprocess.CompletedProcess[str]]
 Call = Callable[..., "Done"]
 
@@ -62,6 +65,12 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
+
+
+def require_success(done: Done) -> Done:
+    """Return the end of a command, whose exit code must be 0."""
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture
@@ -124,21 +133,11 @@ def write_finished_run(
     writer.close()
     saved = {step: save(layout, step) for step in saves}
     append_event(layout.events_file, "finished", step=steps, status="succeeded")
-    outcome = {
-        "status": "succeeded",
-        "exit_code": 0,
-        "steps": steps,
-        "first_loss": 5.0,
-        "final_loss": 5.0 / steps,
-    }
-    more = {
-        "seconds": 3.6,
-        "finished": finished,
-        "sample": "def f(x):\n    return x",
-        "state_sha256": {"model": HEX, "optimizer": HEX},
-        "checkpoint": {"step": steps, "manifest_sha256": saved[steps]},
-    }
-    write_outcome(layout.run_file, outcome | more)
+    outcome: dict[str, Any] = {"status": "succeeded", "exit_code": 0, "steps": steps, "first_loss": 5.0}
+    outcome |= {"final_loss": 5.0 / steps, "seconds": 3.6, "finished": finished}
+    outcome |= {"sample": "def f(x):\n    return x", "state_sha256": {"model": HEX, "optimizer": HEX}}
+    checkpoint = {"step": steps, "manifest_sha256": saved[steps]}
+    write_outcome(layout.run_file, outcome | {"checkpoint": checkpoint})
 
 
 @pytest.fixture
@@ -155,14 +154,9 @@ def small_run(tmp_path: Path) -> RunDirectory:
 
 
 def provenance(config_digest: str) -> dict[str, Any]:
-    return {
-        "config_sha256": config_digest,
-        "lock_sha256": HEX,
-        "seed": 42,
-        "git": {"commit": HEX[:40], "dirty": False, "branch": "main"},
-        "data": {"fingerprint": HEX},
-        "hardware": {"device": "cpu", "world_size": 1},
-    }
+    known = {"config_sha256": config_digest, "lock_sha256": HEX, "seed": 42, "data": {"fingerprint": HEX}}
+    git = {"commit": HEX[:40], "dirty": False, "branch": "main"}
+    return {**known, "git": git, "hardware": {"device": "cpu", "world_size": 1}}
 
 
 def save(layout: RunDirectory, step: int, *, recorded: bool = True) -> str:

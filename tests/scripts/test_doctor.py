@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.git_repository import git
+from tests.scripts.conftest import ROOT
 
 from trainyard.commands import doctor, notify
 from trainyard.deployment_checks import (
@@ -23,7 +24,6 @@ from trainyard.deployment_checks import (
 from trainyard.github.setup_step import SetupChange, SetupStep, SetupVerdict, Todo
 from trainyard.plan.finding import Severity
 
-ROOT = Path(__file__).resolve().parents[2]
 FAILED, DEGRADED, UNKNOWN, UNUSED, OK = (each for each in Severity if each is not Severity.INFO)
 Serve = Callable[[Callable[..., tuple[int, Any]]], str]
 CONFIG = ROOT / "configs" / "smoke.yaml"

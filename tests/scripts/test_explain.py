@@ -1,10 +1,11 @@
-"""The places where explain_failure finds a failure: a run, a run at GitHub, a build, and cut logs."""
+"""The places where `trainyard explain` finds a failure, and what `trainyard network` finds in NCCL's logs."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import Call
 from tests.unit.gateways import test_github
 from tests.unit.gateways.test_github import TOKEN, Server
 
@@ -23,18 +24,8 @@ CANCELED = "2026-11-20T12:00:00.1234567Z ##[error]The operation was canceled.\n"
 def explain(*words: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert explain_command.main([*map(str, words), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert set(found) == {
-        "schema_version",
-        "class",
-        "cause",
-        "responsible",
-        "fix",
-        "retryable",
-        "other_node",
-        "evidence",
-        "level",
-        "root",
-    }
+    names = "schema_version class cause responsible fix retryable other_node evidence level root"
+    assert set(found) == set(names.split())
     return found
 
 
@@ -48,11 +39,7 @@ def make_run(folder: Path, recipe: str, outcome: dict[str, Any], log: str = "") 
 def test_a_run_is_explained_by_its_record_and_else_by_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failure = {
-        "class": "nan",
-        "fix": "Lower training.learning_rate",
-        "set": {"training.learning_rate": 1e-5},
-    }
+    failure = {"class": "nan", "fix": "Lower training.learning_rate", "set": {"training.learning_rate": 1e-5}}
     outcome = {"status": "failed", "exit_code": 1, "reason": "Step 5: the loss is not finite (nan)"}
     ours = make_run(tmp_path / "ours", "pretrain", {**outcome, "failure": failure})
     found = explain("--run-dir", ours, capsys=capsys)
@@ -102,10 +89,7 @@ def test_a_run_that_was_cut_off_is_continued(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("address", [False, True])
 def test_a_workflow_run_is_explained_by_annotations_and_logs(
-    address: bool,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    address: bool, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
@@ -170,3 +154,55 @@ def test_a_build_is_explained_by_its_phases_and_log(
     found = explain("--build", "p:1", capsys=capsys)
     assert (found["class"], found["root"]) == ("unknown", "error: Hash mismatch for `numpy==2`")
     assert found["evidence"][-1] == "log of p:1: the beginning of this log is missing"
+
+
+SOCKET = "NET/Socket/0"
+
+
+def write_logs(folder: Path, by: str, *lines: str) -> list[Path]:
+    """Write the logs of two processes on two machines that are joined by a network."""
+    paths = []
+    for rank in range(2):
+        head = f"node-{rank}:7:9 [0] NCCL INFO "
+        text = (
+            *lines,
+            f"comm 0x5 rank {rank} nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+            f"Channel 00/0 : {1 - rank}[0] -> {rank}[0] [receive] via {by}",
+            f"Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via {by}",
+        )
+        paths.append(folder / f"rank {rank}.log")
+        paths[-1].write_text("".join(f"{head}{line}\n" for line in text))
+    return paths
+
+
+def test_the_type_of_the_machines_decides_what_is_expected(called: Call, tmp_path: Path) -> None:
+    logs = write_logs(tmp_path, "NET/Libfabric/0")
+    for type_, code in (("p5.48xlarge", 1), ("ml.g6.8xlarge", 0)):
+        done = called("network", "--log", *logs, "--instance-type", type_, "--num-nodes", "2", "--json")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["verdict"]) == (code, "efa-no-gpudirect"), done.stderr
+        assert (answer["ranks_seen"], answer["world_size"]) == (2, 2)
+        assert any("NET/Libfabric/0" in line for line in answer["evidence"])
+
+
+def test_a_fallback_is_explained_in_words(called: Call, tmp_path: Path) -> None:
+    logs = write_logs(tmp_path, SOCKET, "NET/Plugin: Could not find: libnccl-net.so.")
+    done = called("network", "--log", *logs, "--instance-type", "p5.48xlarge")
+    assert done.returncode == 1
+    first, *_, cause, fix = done.stdout.splitlines()
+    assert first.startswith(
+        "tcp-fallback: 4 channels: Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0"
+    )
+    assert cause == "  cause: NCCL did not find the plugin of EFA (aws-ofi-nccl)"
+    assert fix.startswith("  fix:   install aws-ofi-nccl in the image")
+
+
+def test_what_cannot_be_read_is_exit_code_2(called: Call) -> None:
+    for words, said in (
+        ((), "--log"),
+        (("--log", "none.log"), "none.log: missing"),
+        (("--log", "x", "--instance-type", "p5.48xlage"), "did you mean p5.48xlarge?"),
+        (("--log", "x", "--num-nodes", "0"), "--num-nodes"),
+    ):
+        done = called("network", *words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripts.conftest import load_script
+from tests.scripts.conftest import ROOT, load_script
 
 from trainyard.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
 WHEELS = "https://download.pytorch.org/whl"
 LOCKS_BESIDE = ("requirements-training.txt", "requirements-verl.txt")
 
@@ -205,10 +204,7 @@ def test_a_build_argument_states_what_the_file_does_not(
     given = {"BASE": value, "T": "2.6.0", "CU": "cu124"}
     options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]
     code, result = lint(*words, *options)
-    assert (code, errors(result)) == (
-        1,
-        ({"base-cuda"} if "cuda" in value else {"torch-python", "compiled"}),
-    )
+    assert (code, errors(result)) == (1, ({"base-cuda"} if "cuda" in value else {"torch-python", "compiled"}))
     assert result["unknown"] == []
     given["CU"] = "cu121"
     options = [word for key, one in given.items() for word in ("--build-arg", f"{key}={one}")]

@@ -1,4 +1,4 @@
-"""trainyard notify with a local server as Slack: it reports the record, and never fails a run."""
+"""trainyard notify and `step notify-image` with a local server as Slack: they report, and fail nothing."""
 
 import json
 import time
@@ -18,12 +18,9 @@ WORKFLOW = {
     "GITHUB_ACTIONS": "true",
     "GITHUB_SERVER_URL": "https://github.com",
     "GITHUB_REPOSITORY": "me/lab",
-    "GITHUB_RUN_ID": "99",
-    "GITHUB_RUN_NUMBER": "812",
-    "GITHUB_EVENT_NAME": "push",
-    "GITHUB_REF": "refs/heads/main",
-    "GITHUB_SHA": "3f2c1ab" + "0" * 33,
 }
+WORKFLOW |= {"GITHUB_RUN_ID": "99", "GITHUB_RUN_NUMBER": "812", "GITHUB_EVENT_NAME": "push"}
+WORKFLOW |= {"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": "3f2c1ab" + "0" * 33}
 
 
 @pytest.fixture
@@ -131,11 +128,8 @@ def test_torn_records_still_make_a_message(
 
 
 def bot(slack: Slack) -> dict[str, str]:
-    return {
-        "SLACK_BOT_TOKEN": "xoxb-verysecret",
-        "SLACK_API_URL": slack.url + "/api/",
-        "SLACK_CHANNEL": "#training",
-    } | WORKFLOW
+    place = {"SLACK_API_URL": slack.url + "/api/", "SLACK_CHANNEL": "#training"}
+    return {"SLACK_BOT_TOKEN": "xoxb-verysecret", **place, **WORKFLOW}
 
 
 def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
@@ -158,11 +152,8 @@ def test_a_lineage_is_one_thread_whose_first_message_shows_how_it_stands(
     answer, edited = slack.bodies[1:]
     assert slack.methods[1:] == ["chat.postMessage", "chat.update"]
     assert answer["text"] == "Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)"
-    assert (answer["channel"], answer["thread_ts"], answer["reply_broadcast"]) == (
-        "C0123",
-        "1700.0001",
-        False,
-    )
+    place = (answer["channel"], answer["thread_ts"], answer["reply_broadcast"])
+    assert place == ("C0123", "1700.0001", False)
     assert (edited["channel"], edited["ts"]) == ("C0123", "1700.0001")
     state = edited["blocks"][0]["text"]["text"]
     assert state.startswith("*Training 812 resumed 2/3 at step 20 of 20 (runner's time limit)* · `main@")
@@ -183,9 +174,8 @@ def test_what_the_caller_knows_of_a_failure_stands_in_the_message(called: Call, 
     done = called("notify", "failed", "--run-dir", "runs/none", *why, **bot(slack))
     assert done.returncode == 0
     assert slack.bodies[0]["text"] == "❌ Training 7 failed · the runner was lost"
-    assert (
-        slack.bodies[0]["blocks"][1]["text"]["text"] == "the runner was lost\nNext: gh run rerun 99 --failed"
-    )
+    text = slack.bodies[0]["blocks"][1]["text"]["text"]
+    assert text == "the runner was lost\nNext: gh run rerun 99 --failed"
 
 
 @pytest.mark.parametrize("plan", ["nowhere.json", "{", "[3]"])
@@ -206,9 +196,8 @@ def noted(*messages: str, name: str = "Train and prove") -> Callable[..., tuple[
     def answer(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         place = path.removeprefix("/repos/me/lab").partition("?")[0]
         if place == "/actions/runs/99/jobs":
-            return 200, {
-                "jobs": [{"id": 1, "name": "Check and plan"}, {"id": 2, "name": name, "runner_name": "gpu-1"}]
-            }
+            train = {"id": 2, "name": name, "runner_name": "gpu-1"}
+            return 200, {"jobs": [{"id": 1, "name": "Check and plan"}, train]}
         if place == "/check-runs/2/annotations":
             return 200, [{"annotation_level": "failure", "message": each} for each in messages]
         return 404, {"message": "Not Found"}
@@ -273,3 +262,38 @@ def test_a_job_that_was_cancelled_reports_it_by_its_own_clock(
     assert said in slack.bodies[0]["text"]
     posted("failed", where, run_dir=Path("gh-99"), job_status="failure", reason="gpu: none")
     assert "gpu: none" in slack.bodies[1]["text"]
+
+
+URI = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/fsdp@sha256:{'a' * 64}"
+BUILT = {"image": URI, "built": "true"}
+
+
+def end_of_build(status: str, **steps: Any) -> tuple[str, ...]:
+    where = ("step notify-image", "--dockerfile", "docker/fsdp/Dockerfile")
+    return (*where, "--status", status, "--steps", json.dumps(steps))
+
+
+def test_the_end_of_a_build_is_one_message(called: Call, slack: Slack) -> None:
+    words = end_of_build("success", build={"outcome": "success", "outputs": BUILT})
+    assert called(*words, **{**bot(slack), "SLACK_CHANNEL": "#images"}).returncode == 0
+    (message,) = slack.bodies
+    assert (message["text"], message["channel"]) == ("✅ Image fsdp built, checked and pushed", "#images")
+    assert f"`{URI}`" in json.dumps(message)
+
+
+REFUSED = {"outcome": "failure", "outputs": {"reason": "ECR refused <it> & more"}}
+ENDS: list[tuple[str, dict[str, Any], str]] = [
+    ("success", {"build": {"outputs": BUILT}}, "✅ *Image fsdp built, checked and pushed*"),
+    ("success", {"build": {"outputs": BUILT | {"built": "false"}}}, "✅ *Image fsdp: nothing to build"),
+    ("failure", {"build": REFUSED}, "❌ *Image fsdp was not built* · ECR refused &lt;it&gt; &amp; more"),
+    ("failure", {"lint": {"outcome": "failure"}}, "the step lint failed; see its log"),
+    ("failure", {}, "the step that sets the job up failed; see its log"),
+    ("cancelled", {}, "somebody cancelled it"),
+]
+
+
+def test_a_message_states_the_result(called: Call) -> None:
+    for status, steps, said in ENDS:
+        done = called(*end_of_build(status, **steps), **WORKFLOW)
+        assert done.returncode == 0
+        assert said in done.stdout and "<https://github.com/me/lab/actions/runs/99|run>" in done.stdout

@@ -1,7 +1,6 @@
 """A pod after the end of its training: each launcher × configuration × later failure."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
 from hashlib import sha256
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import ROOT, Program
 from tests.unit.training.data.test_config_of_run import WEIGHTS, with_weights
 
 from trainyard.commands import pod as pod_command
@@ -26,7 +26,6 @@ from trainyard.run_choice import trainer_facts
 from trainyard.training.data import tokenize_corpus
 from trainyard.training.data.config_of_run import has_changed_since
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(
     path.stem for path in (ROOT / "configs").glob("*.yaml") if "recipe: command" not in path.read_text()
 )
@@ -47,7 +46,6 @@ FAILURES = {
     "pod killed at the report": ("report", None),
 }
 """The failure -> the step in which it happens, and its exit code; None: the pod is killed."""
-Program = Callable[..., subprocess.CompletedProcess[str]]
 LAUNCHERS = ("shared", "apart", "program", "in place")
 
 
@@ -65,13 +63,9 @@ def program_config(folder: Path, **program: Any) -> Path:
 
 def finish_program(run_dir: Path, config: Config) -> None:
     program = program_here(config, run_dir)
-    facts: dict[str, Any] = {
-        "program": program.facts,
-        "program_sha256": program.sha256_in(run_dir),
-        "git": {},
-    }
-    data = {"fingerprint": sha256().hexdigest()}
-    finish(run_dir, config, **facts, data=data, recipe=config.recipe, lock_sha256=None)
+    facts: dict[str, Any] = {"program": program.facts, "program_sha256": program.sha256_in(run_dir)}
+    of_no_inputs: dict[str, Any] = {"git": {}, "data": {"fingerprint": sha256().hexdigest()}}
+    finish(run_dir, config, **facts, **of_no_inputs, recipe=config.recipe, lock_sha256=None)
 
 
 class Pod:
@@ -90,10 +84,7 @@ class Pod:
     def start(self) -> int:
         words = ["--config", str(self.config), "--run-dir", str(self.run_dir)]
         words += [word for value in self.given for word in ("--set", value)]
-        more = {
-            "in place": ["--restarts", "2"],
-            "evictable": ["--restarts", "2", "--evictable"],
-        }
+        more = {"in place": ["--restarts", "2"], "evictable": ["--restarts", "2", "--evictable"]}
         self.ran = []
         code: int = self.script.main([*words, *more.get(self.launcher, [])])
         return code

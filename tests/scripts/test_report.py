@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.scripts.conftest import Call
+from tests.scripts.conftest import Call, require_success
 
 from trainyard.artifacts.store.store_address import open_store
 from trainyard.artifacts.upload.sync import sync_run
@@ -87,8 +87,7 @@ def test_the_last_green_run_and_the_thresholds_are_beside_two_runs(
     called: Call, finished_run: RunDirectory, tmp_path: Path
 ) -> None:
     def compare(*words: object) -> list[str]:
-        done = called("report", finished_run.path, head, "--compare", *words)
-        assert done.returncode == 0, done.stderr
+        done = require_success(called("report", finished_run.path, head, "--compare", *words))
         return [line for line in done.stdout.splitlines() if line.startswith("|")]
 
     head, green = tmp_path / "head", tmp_path / "last-green" / "training-812-1"

@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scripts.conftest import Program
 from tests.unit.jobs.state.shapes import job, seen
 from tests.unit.watch.test_network_verdict import VERSIONS, cases, process
 
@@ -28,8 +28,6 @@ from trainyard.run.atomic_files import sha256_of_file
 from trainyard.run.run_lock import is_locked
 from trainyard.watch.failure_classes import FailureClass
 from trainyard.watch.retry_decision import RetryRecord, Stop, decide_retry
-
-Program = Callable[..., subprocess.CompletedProcess[str]]
 
 PROGRAM = """
 import json, os, signal, sys, time, zipfile
@@ -77,16 +75,8 @@ class World:
         (folder / "fake.py").write_text(PROGRAM)
 
     def config(self, **changes: Any) -> Path:
-        asked = {
-            "folder": str(self.own),
-            "until": 4,
-            "losses": {},
-            "saves": [2, 4],
-            "waits": False,
-            "cut": 0,
-            "exit": 0,
-            "logs": [],
-        }
+        asked = {"folder": str(self.own), "until": 4, "losses": {}, "saves": [2, 4]}
+        asked |= {"waits": False, "cut": 0, "exit": 0, "logs": []}
         program = {
             "command": [sys.executable, str(self.folder / "fake.py"), json.dumps({**asked, **changes})],
             "steps": 4,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.answering import answering_slack
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
 from trainyard import pipeline
 from trainyard.commands import notify, step_action, step_notify, step_wait
@@ -22,34 +23,13 @@ from trainyard.gateways.github_api import GitHub
 from trainyard.gateways.process import environment_without, withheld_names
 from trainyard.pipeline import Step, StepRunner
 
-ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/trainyard-ci"
-PLAN: dict[str, Any] = {
-    "trains": True,
-    "target": "gpu-runner",
-    "kind": "program",
-    "config": "trainyard.yaml",
-    "overrides": "program.steps=5\nmodel.name=my model",
-    "run_id": "gh-4711",
-    "run_dir": "runs/gh-4711",
-    "run_number": "812",
-    "title": "812",
-    "segment": "1",
-    "most_segments": "20",
-    "resume": "none",
-    "thread": "",
-    "reason": "",
-    "fetch": "false",
-    "store": "s3://ml-runs/phase2",
-    "role": ROLE,
-    "region": "",
-    "deadline": "450m",
-    "job_minutes": 480,
-    "unless_proven": "false",
-    "branch": "main",
-    "expected": "{}",
-    "runner": ["gpu"],
-}
+PLAN: dict[str, Any] = {"trains": True, "target": "gpu-runner", "kind": "program", "config": "trainyard.yaml"}
+PLAN |= {"overrides": "program.steps=5\nmodel.name=my model", "run_id": "gh-4711", "run_dir": "runs/gh-4711"}
+PLAN |= {"run_number": "812", "title": "812", "segment": "1", "most_segments": "20", "resume": "none"}
+PLAN |= {"thread": "", "reason": "", "fetch": "false", "store": "s3://ml-runs/phase2", "role": ROLE}
+PLAN |= {"region": "", "deadline": "450m", "job_minutes": 480, "unless_proven": "false", "branch": "main"}
+PLAN |= {"expected": "{}", "runner": ["gpu"]}
 
 
 class World:
@@ -71,9 +51,8 @@ class World:
             self.steps.append(step)
             runner.result = SimpleNamespace(resume="auto")
             runner.codes[step.name] = code = self.exit_codes.get(step.name, 0)
-            runner.results[step.name] = (
-                notify.Posted(step.values["notice"], "") if step.name == "notify" else None
-            )
+            posted = notify.Posted(step.values["notice"], "") if step.name == "notify" else None
+            runner.results[step.name] = posted
             if step.name == "train" and code in (0, 75):
                 (self.folder / "runs/gh-4711").mkdir(parents=True, exist_ok=True)
                 outcome = {"status": "stopped" if code else "succeeded", "exit_code": code, "steps": 500}
@@ -299,14 +278,14 @@ def test_each_cell_and_each_use_in_a_job_has_a_run_of_its_own(variables: dict[st
     assert step_action.request_of({**known, "GITHUB_RUN_ATTEMPT": "2"}).run_id == request.run_id
 
 
+EPOCHS = ["python", "train.py", "--epochs", "3"]
+
+
 @each_case(
     ("command", "words"),
     [
-        ("python train.py --epochs 3", ["python", "train.py", "--epochs", "3"]),
-        (
-            "python train.py \\\n  --epochs 3 \\ \n --lr 1",
-            ["python", "train.py", "--epochs", "3", "--lr", "1"],
-        ),
+        ("python train.py --epochs 3", EPOCHS),
+        ("python train.py \\\n  --epochs 3 \\ \n --lr 1", [*EPOCHS, "--lr", "1"]),
         ("python -c 'a\nb'", ["python", "-c", "a\nb"]),
         ("python a.py\npython b.py", "2 lines are one command: end each line but the last with a backslash"),
         ("SEED=1 python a.py", "no shell runs it, so SEED=... cannot begin it. Set SEED by env: of the step"),
@@ -442,12 +421,8 @@ def test_a_job_that_nobody_has_taken_is_reported_after_a_quarter_of_an_hour(
 
     world.environment.setattr(time, "sleep", sleep)
     world.environment.setattr(time, "monotonic", lambda: now[0])
-    for name, value in {
-        "GITHUB_API_URL": serve_github(answer),
-        "GITHUB_REPOSITORY": "o/r",
-        "GITHUB_TOKEN": "t",
-        "TRAINYARD_PLAN": json.dumps(PLAN),
-    }.items():
+    known = {"GITHUB_API_URL": serve_github(answer), "GITHUB_REPOSITORY": "o/r", "GITHUB_TOKEN": "t"}
+    for name, value in (known | {"TRAINYARD_PLAN": json.dumps(PLAN)}).items():
         world.environment.setenv(name, value)
     assert step_wait.main([]) == ExitCode.DONE
     told = capsys.readouterr()

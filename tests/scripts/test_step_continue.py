@@ -1,4 +1,4 @@
-"""The script that dispatches the next segment: its request to GitHub, and when it sends none."""
+"""The next segment of a run: its request to GitHub, when there is none, and what it resumes from."""
 
 import json
 import os
@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 from tests.cases import each_case
+from tests.scripts.conftest import load_script
 
+from trainyard.artifacts.store.store_address import open_store
+from trainyard.artifacts.upload.sync import sync_run
+from trainyard.command import handler
 from trainyard.commands import step_continue
 from trainyard.errors import ServiceError, ServiceTroubleError
 from trainyard.gateways import bounded_calls
 from trainyard.github import continuation
+from trainyard.run.directory import RunDirectory
 from trainyard.run.segment import Segment
 
 ADDRESS = "https://github.com/o/r/actions/runs"
@@ -25,14 +30,8 @@ PLAN = {
     "store": "s3://ml-runs/phase2",
     "most_segments": 20,
 }
-END = {
-    "exit_code": "75",
-    "step": "500",
-    "stored": "true",
-    "manifest": "run-812-manifest.json",
-    "thread": "",
-    "outage": "",
-}
+END = {"exit_code": "75", "step": "500", "stored": "true", "manifest": "run-812-manifest.json"}
+END |= {"thread": "", "outage": ""}
 TAG = "trainyard-lineage-4711"
 
 
@@ -210,10 +209,7 @@ def test_an_outage_is_retried_by_a_next_segment_with_a_growing_pause_and_not_for
 
 @pytest.mark.parametrize(("continues", "asked"), [("2", 1), ("1", 0), ("", 0), (None, 0)])
 def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
-    actions: Actions,
-    monkeypatch: pytest.MonkeyPatch,
-    continues: str | None,
-    asked: int,
+    actions: Actions, monkeypatch: pytest.MonkeyPatch, continues: str | None, asked: int
 ) -> None:
     """A segment that an earlier attempt requested is dispatched already."""
     monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "2")
@@ -222,3 +218,34 @@ def test_it_finds_in_the_results_of_the_jobs_whether_a_segment_is_due(
     monkeypatch.setenv("TRAINYARD_PLAN", json.dumps({"segment": "1", "plan": PLAN}))
     assert step_continue.main([]) == 0
     assert len(actions.dispatched) == asked
+
+
+fetch_resume = load_script("step_fetch_checkpoint")
+
+
+def test_a_later_segment_on_a_new_machine_gets_the_run_from_the_store(
+    finished_run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    sync_run(open_store(store), finished_run, 812)
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    there = tmp_path / "new" / finished_run.path.name
+    line = ["--run-dir", str(there), "--resume", f"{store}/manifests/run-812-manifest.json", "--store", store]
+    line += ["--run-number", "812", "--segment", "2", "--json"]
+    assert fetch_resume.main([*line, "--dry-run"]) == 0
+    assert not there.exists()
+    capsys.readouterr()
+    assert fetch_resume.main(line) == 0
+    assert json.loads(capsys.readouterr().out)["resume"] == "auto"
+    assert RunDirectory(there).checkpoint_steps() == [20]
+    assert "resume<<" in (tmp_path / "output").read_text()
+    new = ["--run-dir", str(tmp_path / "gh-2"), "--resume", "none", "--store", store, "--run-number", "2"]
+    assert handler.exit_code_of(lambda: fetch_resume.main([*new, "--segment", "2"])) == 1
+    assert "could not be fetched" in (tmp_path / "summary").read_text()
+    where: Any = {"store": store, "run_number": 2, "segment": 2, "resume": "none"}
+    found = fetch_resume.fetch_checkpoint(tmp_path / "gh-2", **where, allow_missing_checkpoint=True)
+    assert found.resume == "none"

@@ -10,25 +10,18 @@ from typing import Any
 import pytest
 import yaml
 from tests.cases import each_case
+from tests.scripts.conftest import ROOT
 
 from trainyard.command import handler
 from trainyard.commands import step_plan
 from trainyard.config.registries import EVERY_RECIPE
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = str(ROOT / "configs" / "smoke.yaml")
-VARIABLES = {
-    "GITHUB_ACTIONS": "true",
-    "GITHUB_RUN_ID": "4711",
-    "GITHUB_RUN_NUMBER": "812",
-    "GITHUB_SHA": "0123456789abcdef0123456789abcdef01234567",
-    "GITHUB_REF_NAME": "main",
-    "GITHUB_EVENT_NAME": "workflow_dispatch",
-    "TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]',
-    "TRAINYARD_STORE": "s3://ml-runs/phase2",
-}
 LABELS = {"TRAINYARD_RUNNER_LABELS": '["self-hosted","gpu"]'}
 STORE = {"TRAINYARD_STORE": "s3://ml-runs/phase2"}
+VARIABLES = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "4711", "GITHUB_RUN_NUMBER": "812", **LABELS, **STORE}
+VARIABLES |= {"GITHUB_REF_NAME": "main", "GITHUB_EVENT_NAME": "workflow_dispatch"}
+VARIABLES["GITHUB_SHA"] = "0123456789abcdef0123456789abcdef01234567"
 PROJECT = {"TRAINYARD_CODEBUILD_PROJECT": "yard"}
 STATES: dict[str, dict[str, str]] = {
     "none": {},
@@ -139,20 +132,11 @@ def test_a_dispatch_without_values_follows_the_variables(plan: Plan) -> None:
 def test_the_inputs_of_a_dispatch_replace_those_of_its_workflow_which_replace_the_variables(
     plan: Plan,
 ) -> None:
-    own = {
-        "store": "s3://own",
-        "config": SMOKE,
-        "set": "training.seed=1",
-        "runner": "gpu",
-        "container": "a/b",
-    }
-    given = json.dumps(own | {"role": "", "name": ""})
+    own = {"store": "s3://own", "config": SMOKE, "set": "training.seed=1", "runner": "gpu", "role": ""}
+    given = json.dumps(own | {"container": "a/b", "name": ""})
     outputs = plan(config="", INPUTS=given, TRAINYARD_STORE="s3://bucket ").outputs
-    assert (outputs["store"], outputs["overrides"], outputs["queue"]) == (
-        "s3://own",
-        "training.seed=1",
-        "trainyard-gpu",
-    )
+    used = (outputs["store"], outputs["overrides"], outputs["queue"])
+    assert used == ("s3://own", "training.seed=1", "trainyard-gpu")
     dispatch = {"set": "training.seed=2", "epochs": "3", "dry_run": True, "runner": "as set up"}
     outputs = plan(config="", INPUTS=given, inputs=dispatch).outputs
     assert (outputs["trains"], outputs["overrides"]) == (False, "training.seed=2\ntraining.epochs=3")
@@ -292,9 +276,8 @@ def test_what_every_trigger_comes_to_in_every_state_of_the_variables(
     assert done.summary.startswith("### Nothing was trained: " if not is_quiet else "### ")
     assert ("Nothing was started." in done.summary) is is_dry
     if expected.trains:
-        assert done.job_plan["runner"] == (
-            ["ubuntu-24.04"] if expected.on_codebuild else ["self-hosted", "gpu"]
-        )
+        runner = ["ubuntu-24.04"] if expected.on_codebuild else ["self-hosted", "gpu"]
+        assert done.job_plan["runner"] == runner
         assert outputs["store"] == "s3://ml-runs/phase2"
 
 

@@ -36,9 +36,8 @@ def make_run(
     run = RunDirectory(path)
     run.create()
     hardware = {"device": device, "world_size": 1, "local_world_size": 1}
-    write_identity(
-        run.run_file, "20261120-214501-7c1f", {"hardware": hardware, "plan": {"steps": 4000}, **more}
-    )
+    facts = {"hardware": hardware, "plan": {"steps": 4000}, **more}
+    write_identity(run.run_file, "20261120-214501-7c1f", facts)
     start = time.time() - age - 3 * rows
     record = json.loads(run.run_file.read_text()) | {"created": start - 30}
     run.run_file.write_text(json.dumps(record))
@@ -239,10 +238,8 @@ class Cluster:
         for number, each in enumerate(pods):
             each["spec"]["nodeName"] = f"n{number}"
         self.job, self.pods = raw, pods
-        self.node: Json = {
-            "metadata": {"name": "n0"},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        }
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.node: Json = {"metadata": {"name": "n0"}, "status": ready}
         server.objects |= {
             f"{JOBS}/job": raw,
             JOBS: {"metadata": {"resourceVersion": "1"}, "items": [raw]},
@@ -280,11 +277,8 @@ def test_a_job_whose_gpus_or_nodes_are_not_known_is_not_healthy(
     cluster: Cluster, watch: Watch, smi: Smi
 ) -> None:
     smi(*BUSY)
-    cluster.server.objects["/api/v1/nodes/n0"] = {
-        "metadata": {"name": "n0"},
-        "spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    taints = {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}
+    cluster.server.objects["/api/v1/nodes/n0"] = {**cluster.node, "spec": taints}
     code, text = watch(*cluster.words, "--json")
     [alert] = json.loads(text)["alerts"]
     assert (code, alert["rule"], alert["subject"]) == (1, "node-leaving", "n0")
@@ -304,10 +298,8 @@ def test_a_pod_that_does_not_answer_hangs(
     code, text = watch(*cluster.words, "--json")
     look = json.loads(text)
     assert (code, look["step"]) == (1, 400)
-    assert [(alert["rule"], alert["subject"]) for alert in look["alerts"]] == [
-        ("hung", "job-0"),
-        ("hung", "job-1"),
-    ]
+    found = [(alert["rule"], alert["subject"]) for alert in look["alerts"]]
+    assert found == [("hung", "job-0"), ("hung", "job-1")]
     text = watch(*cluster.words)[1]
     assert "2 of them: … does not answer (job-0, job-1)" in text
     assert "unknown: job-0, job-1: it does not answer" in text

@@ -5,23 +5,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
 from tests.cases import each_case
-from tests.workflows.conftest import CALLER, PIPELINE, PIPELINE_JOB, shell
+from tests.git_repository import git
+from tests.workflows.conftest import CALLER, PIPELINE, PIPELINE_JOB, ROOT, shell, shipped_workflow
 from tests.workflows.conftest import shipped_workflow as shipped_file
 
-NAMES = [
-    "github",
-    "needs",
-    "vars",
-    "inputs",
-    "steps",
-    "env",
-    "secrets",
-    "matrix",
-    "runner",
-    "job",
-    "strategy",
-]
+from trainyard.github.setup import SCHEDULE
+
+NAMES = (
+    *("github", "needs", "vars", "inputs", "steps", "env", "secrets"),
+    *("matrix", "runner", "job", "strategy"),
+)
 RESULTS = ("success", "failure", "cancelled", "skipped")
 
 
@@ -207,3 +203,119 @@ def test_an_image_that_was_asked_for_is_built_or_refused_but_never_skipped(
     expected = "docker/verl/Dockerfile" if asked else "push"
     assert group == expected, "two Dockerfiles do not cancel each other"
     assert expressions.holds(concurrency["cancel-in-progress"], **context) is not asked
+
+
+def test_the_merge_is_compared_with_the_base_that_it_merges_into(tmp_path: Path) -> None:
+    steps = shipped_workflow("compare.yml").jobs["measure"]["steps"]
+    [checkout] = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkout["with"]["ref"] == "${{ inputs.commit || github.sha }}"
+    origin, head = tmp_path / "origin", tmp_path / checkout["with"]["path"]
+    origin.mkdir()
+    git(origin, "init", "--quiet", "--initial-branch=main")
+    git(origin, "commit", "--quiet", "--allow-empty", "--message", "where the branch began")
+    git(origin, "checkout", "--quiet", "-b", "change")
+    git(origin, "commit", "--quiet", "--allow-empty", "--message", "the change")
+    git(origin, "checkout", "--quiet", "main")
+    git(origin, "commit", "--quiet", "--allow-empty", "--message", "what the base got since")
+    base = git(origin, "rev-parse", "HEAD")
+    git(origin, "merge", "--quiet", "--no-ff", "--no-edit", "change")
+    depth = f"--depth={checkout['with']['fetch-depth']}"
+    git(tmp_path, "clone", "--quiet", depth, origin.as_uri(), str(head))
+    [beside] = [step["run"] for step in steps if "worktree" in step.get("run", "")]
+    subprocess.run(["bash", "-ec", beside], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert git(tmp_path / "base", "rev-parse", "HEAD") == base
+
+
+def test_new_locks_are_proposed_and_compared_only_where_they_changed(expressions: Any) -> None:
+    jobs = shipped_workflow("update_locks.yml").jobs
+    for changed, runs in (("true", True), ("false", False), ("", False)):
+        needs = {"resolve": {"outputs": {"changed": changed}}}
+        assert expressions.holds(jobs["propose"]["if"], needs=needs) is runs
+    assert jobs["compare"]["needs"] == "propose"
+    writes = [name for name, job in jobs.items() if job["permissions"].get("contents") == "write"]
+    assert writes == ["propose"]
+    lines = " ".join(step.get("run", "") for step in jobs["propose"]["steps"])
+    assert "make" not in lines and "/setup" not in str(jobs["propose"]["steps"]), "no new package runs there"
+
+
+def test_a_comparison_is_of_the_pull_request_or_of_what_the_caller_names(expressions: Any) -> None:
+    jobs = shipped_workflow("compare.yml").jobs
+    comment = jobs["comment"]
+    event: dict[str, Any] = {"pull_request": {"number": 5, "head": {"repo": {"full_name": "o/r"}}}}
+    needs = {"measure": {"result": "success", "outputs": {}}}
+    of_pull = {"inputs": {}, "github": {"sha": "merge", "repository": "o/r", "event": event}}
+    called = {"commit": "new", "pull_request": "57"}
+    of_call = {"inputs": called, "github": {"sha": "main", "repository": "o/r", "event": {}}}
+    for context, commit, pull in ((of_pull, "merge", 5), (of_call, "new", "57")):
+        assert expressions.value(jobs["measure"]["steps"][0]["with"]["ref"], **context) == commit
+        assert expressions.value(comment["steps"][-1]["env"]["PULL_REQUEST"], **context) == pull
+        assert expressions.holds(comment["if"], needs=needs, **context)
+        for status in ("failure", "cancelled"):
+            assert not expressions.holds(comment["if"], status=status, needs=needs, **context)
+    for head in ({"full_name": "stranger/r"}, None):  # a deleted fork has none
+        event["pull_request"]["head"]["repo"] = head
+        assert not expressions.holds(comment["if"], needs=needs, **of_pull), "own branches only"
+
+
+def test_any_repository_gets_a_comment_on_its_own_branches_only(expressions: Any) -> None:
+    """act/test_shipped_workflows.py plays it."""
+    jobs = shipped_workflow("comment.yml").jobs
+    for repository, runs in (("o/r", True), ("stranger/r", False)):
+        event = {"pull_request": {"number": 5, "head": {"repo": {"full_name": repository}}}}
+        context = {"github": {"repository": "o/r", "event": event}}
+        assert expressions.holds(jobs["compare"]["if"], **context) is runs, "own branches only"
+    writing = [name for name, job in jobs.items() if "write" in job["permissions"].values()]
+    assert (writing, jobs["comment"]["needs"]) == (["comment"], "compare")
+    assert "uses: $/" not in str(jobs["comment"]), "no code of the change runs where a token may write"
+
+
+@each_case("count", range(6))
+def test_a_quota_that_is_used_up_is_no_red_coverage(tmp_path: Path, count: int) -> None:
+    """Coverage is judged if the data of every group was stored; else a warning says that it was not."""
+    jobs = shipped_workflow("ci.yml").jobs
+    groups = [each["group"] for each in jobs["test"]["strategy"]["matrix"]["include"]]
+    [step] = [step for step in jobs["coverage"]["steps"] if step["name"] == "Judge the coverage"]
+    assert step["env"]["GROUPS_OF_TESTS"] == str(len(groups))
+    for name in groups[:count]:
+        (tmp_path / f"coverage-{name}").touch()
+    (tmp_path / "Makefile").write_text("coverage:\n\t@echo judged\n")
+    done = shell(step["run"], tmp_path, **step["env"])
+    assert ("judged" in done.stdout.splitlines()) is (count == len(groups))
+    assert ("::warning" in done.stdout) is (count < len(groups))
+
+
+@pytest.fixture(scope="module")
+def watching() -> dict[str, Any]:
+    text = (ROOT / ".github" / "workflows" / "watch_runners.yml").read_text()
+    assert SCHEDULE not in text, "a copy that does not train polls nothing"
+    text = text.replace("\n  # schedule:", SCHEDULE)
+    content: dict[str, Any] = yaml.load(text, Loader=yaml.BaseLoader)
+    return content
+
+
+@each_case("fork", [False, True])
+@each_case("switch", [None, "", "off", "on", "On", "true", "false", "1", "o"])
+@each_case("place", [None, "TRAINYARD_RUNNER_LABELS"])
+@each_case("event", ["schedule", "workflow_dispatch"])
+def test_it_looks_by_itself_only_where_somebody_wants_it_and_has_a_runner(
+    watching: dict[str, Any], expressions: Any, fork: bool, switch: str | None, place: str | None, event: str
+) -> None:
+    github = {"event_name": event, "event": {"repository": {"fork": fork}}}
+    variables = {} if switch is None else {"TRAINYARD_WATCH": switch}
+    variables |= {} if place is None else {place: "x"}
+    wanted = (switch or "").lower() in ("on", "true") and place is not None and not fork
+    looks = expressions.holds(watching["jobs"]["watch"]["if"], github=github, vars=variables)
+    assert looks is (event == "workflow_dispatch" or wanted)
+
+
+@pytest.mark.parametrize(
+    ("status", "alerts", "told"),
+    [("failure", "gpu-1 is offline", True), ("success", "", False), ("cancelled", "gpu-1", False)],
+)
+def test_slack_is_told_of_a_new_outage_although_the_look_is_red(
+    watching: dict[str, Any], expressions: Any, status: str, alerts: str, told: bool
+) -> None:
+    needs, condition = {"watch": {"outputs": {"alerts": alerts}}}, watching["jobs"]["notify"]["if"]
+    for inputs in ({"dry_run": None}, {"dry_run": False}):
+        assert expressions.holds(condition, status=status, needs=needs, inputs=inputs) is told
+    assert expressions.holds(condition, status=status, needs=needs, inputs={"dry_run": True}) is False

@@ -177,20 +177,16 @@ def test_a_warning_is_no_cause_and_an_error_of_a_step_has_its_title() -> None:
     assert end.next_step == f"gh run view {RUN} --log-failed, then {RERUN}"
     refused = end_of({"plan": job("failure")}, "a.yaml:3: unknown key", title="Wrong configuration")
     assert refused is not None
-    assert (
-        refused.reason
-        == "the job Plan failed (Wrong configuration: a.yaml:3: unknown key): nothing was started"
-    )
+    failed = "the job Plan failed (Wrong configuration: a.yaml:3: unknown key)"
+    assert refused.reason == f"{failed}: nothing was started"
     own = end_of({"plan": job("success"), "continue": job("failure", reason="it did not move on")}, "other")
     assert own == JobEnd("it did not move on", RERUN, by_person=False)
 
 
 def test_a_run_that_starts_again_from_its_plan_has_somebody_who_waits_for_a_runner() -> None:
     """GitHub runs a job again together with all that need it, and keeps the results of the others."""
-    needs = {
-        name: {job.get("needs", [])} if isinstance(job.get("needs"), str) else set(job.get("needs", []))
-        for name, job in PIPELINE.jobs.items()
-    }
+    given = {name: job.get("needs", []) for name, job in PIPELINE.jobs.items()}
+    needs = {name: {each} if isinstance(each, str) else set(each) for name, each in given.items()}
 
     def runs_again(first: str) -> set[str]:
         found = {first}

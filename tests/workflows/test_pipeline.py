@@ -116,12 +116,8 @@ def test_the_set_up_notes_its_start_and_removes_what_is_not_of_the_commit(tmp_pa
     checkout, step = PIPELINE_JOB["steps"][:2]
     assert checkout["with"]["clean"] == "false"
     shell("git init --quiet && echo kept > .gitignore && touch kept gone", tmp_path)
-    shell(
-        step["run"],
-        tmp_path,
-        GITHUB_ENV=str(tmp_path / "kept"),
-        SETUP="false | true && touch never || touch ran",
-    )
+    set_up = "false | true && touch never || touch ran"
+    shell(step["run"], tmp_path, GITHUB_ENV=str(tmp_path / "kept"), SETUP=set_up)
     assert re.fullmatch(r"TRAINYARD_JOB_STARTED=\d+\n", (tmp_path / "kept").read_text())
     assert {path.name for path in tmp_path.iterdir()} == {".git", "kept", "ran"}
 

@@ -1,10 +1,17 @@
-"""Rules that every workflow and composite action keeps, read from the shipped files."""
+"""Rules that every workflow and composite action keeps, and buildspec.yml; the usual checkers, offline."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
-from tests.workflows.conftest import ROOT
+from tests.workflows.conftest import ACTIONS, ROOT, WORKFLOWS, name_of
 
 STEP_LIMIT_MINUTES = 360
 """GitHub caps a step's time limit here, on self-hosted runners too."""
@@ -115,9 +122,8 @@ def test_what_a_pull_request_may_write_it_may_not_write_from_a_fork(workflow: An
     for name, job in workflow.jobs.items():
         if "write" in job["permissions"].values():
             assert ours in job["if"], name
-            checkouts = [
-                step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")
-            ]
+            of_checkout = "actions/checkout@"
+            checkouts = [each for each in job["steps"] if each.get("uses", "").startswith(of_checkout)]
             refs = {step["with"].get("ref") for step in checkouts}
             assert refs <= {"${{ github.event.pull_request.base.sha }}"}, f"{name} runs code of the change"
 
@@ -175,9 +181,8 @@ def test_everything_that_is_kept_is_kept_for_thirty_days(shipped: Any) -> None:
 def test_every_test_is_in_one_group() -> None:
     jobs = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]
     groups = [entry["tests"].split() for entry in jobs["test"]["strategy"]["matrix"]["include"]]
-    groups.append(
-        jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1].replace('"', "").split(" -m ")[0:1]
-    )
+    line = jobs["workflows"]["steps"][-1]["run"].split("pytest ")[1]
+    groups.append(line.replace('"', "").split(" -m ")[0:1])
     groups.append(["tests/unit/test_docs.py"])  # of `make docs`
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         name = file.relative_to(ROOT).as_posix()
@@ -192,14 +197,8 @@ def is_in(name: str, group: list[str]) -> bool:
     return any(name.startswith(path) for path in paths) and not any(name.startswith(i) for i in ignored)
 
 
-NEED_TORCH = {
-    "train",
-    "prove",
-    "prepare",
-    "step_environment",
-    "export",
-}
-"""Other commands run without torch (`test_core_package.py`)."""
+NEED_TORCH = {"train", "prove", "prepare", "step_environment", "export"}
+"""Other commands run without torch (`test_package.py`)."""
 
 
 def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) -> None:
@@ -215,3 +214,93 @@ def test_a_job_installs_torch_only_for_a_command_that_needs_it(workflow: Any) ->
         if targets not in ([], ["install-dev"], [expected]):
             wrong[name] = targets
     assert wrong == {}
+
+
+TEXT = (Path(__file__).resolve().parents[2] / "buildspec.yml").read_text()
+SPEC: dict[str, Any] = yaml.safe_load(TEXT)
+# CodeBuild ignores a misspelt key without an error, so that a `finally` never runs. check-jsonschema has no
+# schema of it; these keys are those of ours, of https://docs.aws.amazon.com/codebuild/latest/userguide/build-spec-ref.html.
+PHASE = {"on-failure", "commands", "finally"}
+KEYS: dict[str, set[str]] = {
+    "env": {"shell", "variables", "exported-variables"},
+    "phases": {"install", "pre_build", "build", "post_build"},
+    "cache": {"paths"},
+    "artifacts": {"files"},
+}
+
+
+def test_every_key_is_one_that_codebuild_reads() -> None:
+    assert SPEC.keys() == {"version", *KEYS}
+    unknown = [key for name, known in KEYS.items() for key in SPEC[name] if key not in known]
+    unknown += [key for phase in SPEC["phases"].values() for key in phase if key not in PHASE]
+    assert (unknown, SPEC["version"], SPEC["env"]["shell"]) == ([], 0.2, "bash")
+
+
+def test_every_command_is_one_line_that_does_not_end_the_shell() -> None:
+    """All commands share one shell: after `exec` or `exit` nothing of the phase runs, `finally` included."""
+    keys = ("commands", "finally")
+    commands = [one for phase in SPEC["phases"].values() for key in keys for one in phase.get(key, ())]
+    ends = r"(^|[;&|{(]\s*)(exec|exit)\b"
+    wrong = [one for one in commands if not isinstance(one, str) or re.search(ends, one)]
+    assert (len(commands) > 20, wrong) == (True, [])
+
+
+def test_every_variable_that_we_export_is_declared_or_set_by_a_command() -> None:
+    """CodeBuild loses an exported variable that nothing sets, without an error."""
+    env = SPEC["env"]
+    unset = [name for name in env["exported-variables"] if name not in env["variables"]]
+    assert [name for name in unset if not re.search(rf"(?<![\w$]){name}=", TEXT)] == []
+
+
+TOOLS = Path(sys.executable).parent
+
+
+def run(*line: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+def tool(name: str) -> str:
+    return str(TOOLS / name)
+
+
+def test_every_file_fits_its_schema() -> None:
+    """Also that every job has a time limit."""
+    workflows = [shipped.path for shipped in WORKFLOWS]
+    for schema, paths in {
+        "vendor.github-workflows": workflows,
+        "custom.github-workflows-require-timeout": workflows,
+        "vendor.github-actions": [shipped.path for shipped in ACTIONS],
+        "vendor.dependabot": [ROOT / ".github" / "dependabot.yml"],
+    }.items():
+        done = run(tool("check-jsonschema"), "--builtin-schema", schema, *map(str, paths))
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_zizmor_finds_nothing_even_when_pedantic() -> None:
+    options = ("--offline", "--persona", "pedantic", "--no-progress", "--quiet", "--format", "json")
+    done = run(tool("zizmor"), *options, ".", cwd=ROOT)
+    assert [(f["ident"], f["desc"]) for f in json.loads(done.stdout)] == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
+    for shipped in (*WORKFLOWS, *ACTIONS):
+        for number, step in enumerate(shipped.steps()):
+            name = f"{name_of(shipped)} {number} {step['name']}".replace("/", "_")
+            (tmp_path / name).write_text(step.get("run", ""))
+    files = map(str, sorted(tmp_path.iterdir()))
+    done = run(tool("shellcheck"), "--shell=bash", "--severity=style", *files)
+    assert done.returncode == 0, done.stdout
+    done = run(tool("shellcheck"), *map(str, ROOT.glob("scripts/*.sh")))  # of any shell, as make calls it
+    assert done.returncode == 0, done.stdout
+
+
+def test_actionlint_has_nothing_to_say() -> None:
+    program = os.environ.get("ACTIONLINT") or shutil.which("actionlint")
+    if not program:
+        pytest.skip(
+            "needs actionlint: go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12, or ACTIONLINT"
+        )
+    files = [str(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    done = run(program, "-no-color", "-shellcheck", tool("shellcheck"), *files, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr

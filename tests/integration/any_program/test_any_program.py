@@ -35,15 +35,10 @@ class Repository:
 
     def start(self, *words: str, name: str = "run", **options: Any) -> "subprocess.Popen[str]":
         changes = [word for each in self.set for word in ("--set", each)]
-        return self.popen(
-            [sys.executable, "-m", "trainyard", name, *changes, *words],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")},
-            **options,
-        )
+        line, pipe = [sys.executable, "-m", "trainyard", name, *changes, *words], subprocess.PIPE
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
+        options |= {"cwd": self.folder, "env": kept}
+        return self.popen(line, stdout=pipe, stderr=pipe, text=True, **options)
 
     def run(self, *words: str, name: str = "run") -> subprocess.CompletedProcess[str]:
         process = self.start(*words, name=name)
@@ -100,10 +95,9 @@ def test_a_program_is_green_in_a_repository_with_nothing_of_ours(repository: Rep
     promise = "same inputs on record; the program's own determinism is not checked"
     assert promise in parts_of(found)["repeatable"]["evidence"]
     assert repository.steps() == list(range(1, STEPS + 1))
-    status = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=repository.folder, capture_output=True, text=True, check=True
-    )
-    assert status.stdout == "", "what Trainyard writes is ignored by git"
+    status = ["git", "status", "--porcelain"]
+    changed = subprocess.run(status, cwd=repository.folder, capture_output=True, check=True).stdout
+    assert changed == b"", "what Trainyard writes is ignored by git"
     assert prove_from_outside(repository, "trainyard-store") == 0
 
 

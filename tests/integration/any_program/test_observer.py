@@ -89,14 +89,9 @@ class Start:
         added = ProgramLaunch(program, directory, NodeLauncher(1, 0, 1)).environment(None)
         self._events = ProgramEvents(Path(added["TRAINYARD_EVENTS"]))
         popen = subprocess.Popen if self.is_observed else warm_start.Popen
-        return popen(
-            words,
-            cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **added},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **added}
+        pipe, one = subprocess.PIPE, subprocess.STDOUT
+        return popen(words, cwd=self.folder, env=environment, stdout=pipe, stderr=one, text=True)
 
     def run(self, words: tuple[str, ...]) -> str:
         output = self.start(words).communicate(timeout=DEADLINE)[0]
@@ -131,8 +126,7 @@ def test_every_way_to_start_a_program_is_observed(tmp_path: Path) -> None:
             "steps": start.observed.steps == 24 and steps == list(range(1, 25)),
             "one loss a step": all(0 < each.figures["loss"] < 10 for each in start.rows),
             "no accumulation": all("accumulated" not in each.figures for each in start.rows),
-            "saves": saved
-            == {(n, f"net-{n}.pt") for n in (8, 16, 24)} | {(n, "other.pt") for n in (8, 16, 24)},
+            "saves": saved == {(n, file) for n in (8, 16, 24) for file in (f"net-{n}.pt", "other.pt")},
             "files": all(
                 start.folder.joinpath(each.path).stat().st_ino == each.files[each.path.name][3]
                 for each in start.saves
@@ -224,9 +218,8 @@ def test_what_the_loss_of_a_step_is_and_what_counts_without_an_optimizer(tmp_pat
     (start.folder / "modes.py").write_text(f"MODES = {MODES!r}\n{OF_TORCH}")
     output = start.run((PYTHON, "modes.py"))
     for name in MODES:
-        [words] = [
-            line.removeprefix(name).split() for line in output.splitlines() if line.startswith(f"{name} ")
-        ]
+        lines = [line for line in output.splitlines() if line.startswith(f"{name} ")]
+        [words] = [line.removeprefix(name).split() for line in lines]
         pid, printed = int(words[0]), [float(word) for word in words[1:]]
         rows = [row for row in start.rows if row.pid == pid and row.of_passes == (name == "by hand")]
         exact = all(row.figures["loss"] == pytest.approx(printed[row.step - 1], nan_ok=True) for row in rows)
@@ -473,11 +466,8 @@ def test_weights_that_stay_and_workers_that_fail_are_seen_behind_exit_code_0(tmp
     for mode, wanted in ENDINGS.items():
         child = int(re.findall(rf"^{mode} (\d+)$", output, re.MULTILINE)[0])
         seen = Observations()
-        workers = {
-            each.pid
-            for each in start.events
-            if isinstance(each, ObservedFact) and child in each.facts.get("parents", [])
-        }
+        facts = [each for each in start.events if isinstance(each, ObservedFact)]
+        workers = {each.pid for each in facts if child in each.facts.get("parents", [])}
         for event in start.events:
             if not isinstance(event, TrainingSpan) and event.pid in {child, *workers}:
                 seen.note(event)

@@ -94,19 +94,10 @@ class Owner:
     def configure(self) -> None:
         evaluate = [sys.executable, "-c", "print('{\"accuracy\": 1}')"]
         evaluate += ["--api-key", self.secrets[PASSWORD, "YAML"]]
-        (self.folder / "trainyard.yaml").write_text(
-            yaml.safe_dump(
-                {
-                    "recipe": "command",
-                    "program": {
-                        "environment": {f"YAML_{name}": value for name, value in self.of("YAML")},
-                        "data": [],
-                        "checkpoints": "out/checkpoint-*",
-                    },
-                    "evaluation": {"command": evaluate},
-                }
-            )
-        )
+        environment = {f"YAML_{name}": value for name, value in self.of("YAML")}
+        program = {"environment": environment, "data": [], "checkpoints": "out/checkpoint-*"}
+        config = {"recipe": "command", "program": program, "evaluation": {"command": evaluate}}
+        (self.folder / "trainyard.yaml").write_text(yaml.safe_dump(config))
 
     def addresses(self) -> list[str]:
         return [f"https://user:{quote(value, safe='')}@host" for _, value in self.of("URL")]
@@ -122,16 +113,10 @@ class Owner:
         lines += [f"connect {address}" for address in self.addresses()]
         hidden = ("GITHUB_", "SLACK_", "TRAINYARD_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-        summary = self.folder / "summary"
-        return {
-            **kept,
-            **{f"OWN_{name}": value for name, value in self.of("environment")},
-            "OWN_API_KEY": self.secrets[PASSWORD, "environment"],
-            "PRINTS": json.dumps(lines),
-            "SLACK_WEBHOOK_URL": f"{self.slack.url}/hook",
-            "GITHUB_STEP_SUMMARY": str(summary),
-            **self.variables,
-        }
+        kept |= {f"OWN_{name}": value for name, value in self.of("environment")}
+        kept |= {"OWN_API_KEY": self.secrets[PASSWORD, "environment"], "PRINTS": json.dumps(lines)}
+        kept |= {"SLACK_WEBHOOK_URL": f"{self.slack.url}/hook"}
+        return kept | {"GITHUB_STEP_SUMMARY": str(self.folder / "summary"), **self.variables}
 
     def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
         line = [sys.executable, "-m", "trainyard", *words]

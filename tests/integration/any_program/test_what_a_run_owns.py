@@ -1,7 +1,4 @@
-"""Which run a start is of, on real processes and stores: one case for each launcher of the table.
-
-`tests/unit/run/test_identity.py` has the table itself. Each case counts the starts of the program.
-"""
+"""Which run a start is of, on real processes and stores; and what is stored of it, whatever its verdict."""
 
 import json
 import os
@@ -27,6 +24,7 @@ __all__ = ["repository"]
 PROGRAM = (sys.executable, "train.py")
 
 
+# tests/unit/run/test_situation.py has the table itself. Each case counts the starts of the program.
 class Owner(Repository):
     """A repository of somebody, whose program notes each start."""
 
@@ -42,16 +40,8 @@ class Owner(Repository):
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))
         }
-        process = warm_start.Popen(
-            [sys.executable, "-m", "trainyard", *words],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**kept, **variables},
-        )
-        out, error = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(words, process.returncode, out, error)
+        line = [sys.executable, "-m", "trainyard", *words]
+        return warm_start.run(line, cwd=self.folder, env={**kept, **variables}, timeout=300)
 
     def train(self, *options: str, program: Sequence[str] = (), run_id: str = "") -> int:
         settings = [word for each in self.set for word in ("--set", each)]
@@ -115,11 +105,8 @@ def test_a_finished_run_is_done_for_equal_inputs_and_stays_for_others(owner: Own
         owner.git("tag", "before")
         options, words = change(owner, name)
         code = owner.train("--run-dir", "runs/a", *options, program=words)
-        if (
-            code != 2
-            or f"{name}: " not in owner.done.stderr
-            or "Nothing was started" not in owner.done.stderr
-        ):
+        said = owner.done.stderr
+        if code != 2 or f"{name}: " not in said or "Nothing was started" not in said:
             wrong.append((name, code, owner.done.stderr))
         owner.git("reset", "-q", "--hard", "before")
         owner.git("tag", "-d", "before")
@@ -228,16 +215,11 @@ def test_a_machine_that_dies_loses_its_newest_checkpoint_and_the_next_attempt_re
     owner.git("add", "-A")
     owner.git("commit", "-q", "-m", "Configure")
     store = owner.folder / "trainyard-store"
-    plan: dict[str, Any] = {
-        "config": "trainyard.yaml",
-        "overrides": "",
-        "store": store.as_uri(),
-        "run_number": "9",
-    }
+    plan = {"config": "trainyard.yaml", "overrides": "", "store": store.as_uri(), "run_number": "9"}
     plan |= {"run_id": "gh-9", "run_dir": "runs/gh-9", "title": "9", "segment": "1", "most_segments": "20"}
-    plan |= {"resume": "auto", "fetch": "false", "job_minutes": 60, "deadline": "30m", "target": "gpu-runner"}
-    plan |= {"thread": "", "reason": "", "expected": "{}"}
-    job = {"TRAINYARD_PLAN": json.dumps(plan), "GITHUB_RUN_ID": "9"}
+    plan |= {"resume": "auto", "fetch": "false", "deadline": "30m", "target": "gpu-runner", "thread": ""}
+    job = {"TRAINYARD_PLAN": json.dumps({**plan, "job_minutes": 60, "reason": "", "expected": "{}"})}
+    job["GITHUB_RUN_ID"] = "9"
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GITHUB_", "TRAINYARD_"))}
     words = [sys.executable, "-m", "trainyard", "step", "action"]
     quiet = subprocess.DEVNULL
@@ -280,14 +262,44 @@ def test_a_pod_that_returns_without_its_disk_continues_its_run(owner: Owner) -> 
 
     assert start() == 75
     first = owner.record("runs/job")
-    assert (
-        owner.command(
-            "store", "sync", "--run-dir", "runs/job", "--store", f"file://{owner.folder}/trainyard-store"
-        ).returncode
-        == 0
-    )
+    store = f"file://{owner.folder}/trainyard-store"
+    assert owner.command("store", "sync", "--run-dir", "runs/job", "--store", store).returncode == 0
     owner.forget("runs", "out")
     assert start() == 0
     again = owner.record("runs/job")
     assert (again["run_id"], again["key"]) == ("team-llama-1", first["key"])
     assert (again["attempt"], again["outcome"]["steps"]) == (2, 6)
+
+
+KILLED = ("--die", "5:step")
+# The words of the program -> the status on record, and the steps that it saves.
+ENDS = {(): ("succeeded", [2, 4, 6]), KILLED: ("failed", [2, 4]), ("--nan_at", "5"): ("failed", [2, 4, 6])}
+
+
+def stored_steps(store: Path) -> list[int]:
+    """Return the steps of the complete checkpoints in the store."""
+    markers = store.glob("run-1/checkpoint-*/manifest.json")
+    return sorted(int(marker.parent.name.partition("-")[2]) for marker in markers)
+
+
+@pytest.mark.parametrize("stores_failed", [True, False])
+def test_a_run_is_stored_whatever_its_verdict_unless_that_is_switched_off(
+    repository: Repository, stores_failed: bool
+) -> None:
+    repository.set = ["program.data=[data]", f"artifacts.store_failed={str(stores_failed).lower()}"]
+    ends = ENDS if stores_failed else {KILLED: ENDS[KILLED]}
+    for number, (words, (status, saved)) in enumerate(ends.items()):
+        store, run = repository.folder.parent / f"store-{number}", f"runs/{number}"
+        where = ("--run-dir", run, "--store", store.absolute().as_uri())
+        done = repository.run("--json", *where, "--", sys.executable, "train.py", *words)
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["outcome"]["status"] == status, done.stderr
+        assert (done.returncode == 0) is (status == "succeeded"), done.stderr
+        subprocess.run(["rm", "-rf", "died", "out"], cwd=repository.folder, check=True)
+        if not stores_failed:
+            assert stored_steps(store) == []
+            continue
+        # All that were copied into the run directory; the program may save faster than they are copied.
+        assert stored_steps(store)[-1:] == saved[-1:], done.stderr
+        manifest = json.loads((store / "manifests" / "run-1-manifest.json").read_bytes())
+        assert manifest["outcome"]["status"] == status

@@ -16,8 +16,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.integration.planted.damage import DAMAGES, IN_A_BUCKET, Damage, folder, longer, missing, one_bit
-from tests.integration.planted.objects import Role, Thing
+from tests.integration.planted.objects import (
+    DAMAGES,
+    IN_A_BUCKET,
+    Damage,
+    Role,
+    Thing,
+    folder,
+    longer,
+    missing,
+    one_bit,
+)
 from tests.integration.planted.yard import STEPS, Yard
 
 from trainyard.artifacts.record.manifest import (

@@ -11,9 +11,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.cases import each_case
-from tests.integration.planted.judging import HUNG, Answer, prove, restore, sync, verify
+from tests.integration.planted.judging import DISK, HUNG, STORE, Answer, prove, restore, sync, verify
 from tests.integration.planted.objects import things_of
-from tests.integration.planted.readers import DISK, STORE
 from tests.integration.planted.situations import (
     FORGERIES,
     Situation,

@@ -29,14 +29,8 @@ GIT = {"commit": "3f2c1ab" + "0" * 33, "dirty": False, "branch": "main"}
 STEPS = 8
 NEXT = -1
 """Instead of a step: the next one."""
-ARCHITECTURE = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-}
+ARCHITECTURE = {"hidden_size": 16, "intermediate_size": 32, "num_layers": 1, "max_position_embeddings": 32}
+ARCHITECTURE |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 
 
 class StopAt:
@@ -91,9 +85,8 @@ class Yard:
         from trainyard.training.run.run_context import Request
 
         config = _config(self.path.parent, steps=steps, seed=seed, shared=shared)
-        facts = collect_provenance(
-            GIT, lock=ROOT / "requirements-training.txt", config_file=Path("tiny.yaml")
-        )
+        lock = ROOT / "requirements-training.txt"
+        facts = collect_provenance(GIT, lock=lock, config_file=Path("tiny.yaml"))
         listener = StopAt(stop_at)
         data = prepare_data(config.data, config.model)
         request = Request(config, self.run, data, resume, f"id-of-{self.path.name}", facts)
@@ -201,12 +194,8 @@ def foreign(base: Path) -> Yard:
     own.mkdir()
     yard.path.mkdir()
     (own / "fake.py").write_text(_PROGRAM)
-    program = {
-        "command": [sys.executable, str(own / "fake.py"), str(own), str(STEPS)],
-        "directory": str(own),
-        "steps": STEPS,
-        "checkpoints": "global_step_*/",
-    }
+    program = {"directory": str(own), "steps": STEPS, "checkpoints": "global_step_*/"}
+    program["command"] = [sys.executable, str(own / "fake.py"), str(own), str(STEPS)]
     (own / "config.yaml").write_text(json.dumps({"recipe": "command", "program": program}))
     order = ProgramOrder(config=own / "config.yaml", run_dir=yard.run.path)
     assert train_program(order) == 0
@@ -242,24 +231,15 @@ def script(name: str) -> Any:
 
 
 def _config(base: Path, *, steps: int, seed: int, shared: bool) -> Config:
+    training = {"batch_size": 2, "max_steps": steps, "learning_rate": 1e-2, "seed": seed}
+    corpus = base / "corpus"
+    data = {"train_path": str(corpus / "train"), "validation_path": str(corpus / "validation")}
     return Config.model_validate(
         {
             "model": {"name": "tiny", "device": "cpu", "architecture": ARCHITECTURE},
-            "training": {
-                "batch_size": 2,
-                "max_steps": steps,
-                "validation_steps": 4,
-                "validation_batches": 1,
-                "learning_rate": 1e-2,
-                "seed": seed,
-            },
+            "training": {**training, "validation_steps": 4, "validation_batches": 1},
             "compute": {"threads": 1},
-            "data": {
-                "train_path": str(base / "corpus" / "train"),
-                "validation_path": str(base / "corpus" / "validation"),
-                "prepared_directory": str(base / "prepared"),
-                "sequence_length": 16,
-            },
+            "data": {**data, "prepared_directory": str(base / "prepared"), "sequence_length": 16},
             "checkpointing": {"save_steps": 4, "keep_last": 2, "shared": shared},
             "monitoring": {"log_steps": 2, "tensorboard": False},
         }

@@ -116,19 +116,10 @@ class GitHub:
 
 def fresh(**changes: Any) -> GitHub:
     """A private repository of a user, just after its first push."""
-    repository = {
-        "id": 22,
-        "full_name": REPOSITORY,
-        "html_url": "https://github.example/me/lab",
-        "owner": {"login": "me", "id": 11, "type": "User"},
-        "private": True,
-        "visibility": "private",
-        "fork": False,
-        "archived": False,
-        "default_branch": "main",
-        "created_at": "2026-11-01T10:00:00Z",
-        "permissions": {"admin": True},
-    }
+    repository = {"id": 22, "full_name": REPOSITORY, "html_url": "https://github.example/me/lab"}
+    repository |= {"owner": {"login": "me", "id": 11, "type": "User"}, "permissions": {"admin": True}}
+    repository |= {"private": True, "visibility": "private", "fork": False, "archived": False}
+    repository |= {"default_branch": "main", "created_at": "2026-11-01T10:00:00Z"}
     archive = {"os": "linux", "sha256_checksum": "0" * 64}
     downloads = [
         {**archive, "architecture": each, "download_url": f"https://github.example/runner-{each}.tar.gz"}

@@ -137,11 +137,7 @@ def test_a_row_is_done_and_read_back_or_refused_or_left_to_a_person(case: Any) -
 
 def test_a_read_that_is_refused_names_the_row_and_the_others_are_read() -> None:
     github = prepared("runner", lambda _: None)
-    for row, path in (
-        ("actions", PERMISSIONS),
-        ("secret", SECRET),
-        ("runner", "actions/runners"),
-    ):
+    for row, path in (("actions", PERMISSIONS), ("secret", SECRET), ("runner", "actions/runners")):
         github.faults = {f"GET {path}": 403}
         done = set_up(github, WANTED)
         assert {step.name for step in done.steps if step.verdict is not OK} == {row}

@@ -134,11 +134,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    for file in (
-        copy / "action.yml",
-        *(copy / ".github").glob("*/*.yml"),
-        *(copy / ".github").glob("*/*/*.yml"),
-    ):
+    folder = copy / ".github"
+    for file in (copy / "action.yml", *folder.glob("*/*.yml"), *folder.glob("*/*/*.yml")):
         file.write_text(lowered(file.read_text()))
     # The files that Python has compiled, else each machine of a play compiles the product again.
     unfinished = shutil.ignore_patterns("*.pyc.*")
@@ -250,18 +247,13 @@ class Stage:
         self.github.asked.clear()
         given = {"RECORD": str(record), "MAKEFLAGS": "n", "STAGE_KEY": KEY, "STAGE_SECRET": SECRET}
         given |= {"STAGE_REPOSITORY": str(self.repository), "GITHUB_API_URL": self.github.url}
-        given["PYTHONPATH"] = (
-            "src"  # the code that was checked out, not that which the environment was made for
-        )
+        # The code that was checked out, not that which the environment was made for.
+        given["PYTHONPATH"] = "src"
         given |= {"PATH": self.path, **(environment or {})}
         line = [str(TOOLS / "act"), event, "--json", "--no-cache-server"]
         line += words("-P", dict.fromkeys(("self-hosted", "ubuntu-24.04"), "-self-hosted"))
-        line += [
-            "-W",
-            f".github/workflows/{workflow}",
-            "-s",
-            f"SLACK_WEBHOOK_URL={self.slack.url}/services/T0/B0/stage-webhook",
-        ]
+        hook = f"SLACK_WEBHOOK_URL={self.slack.url}/services/T0/B0/stage-webhook"
+        line += ["-W", f".github/workflows/{workflow}", "-s", hook]
         line += ["-s", "GITHUB_TOKEN=stage-token", "-s", "TRAINYARD_RUNNERS_TOKEN=stage-list"]
         line += ["--job", job]  # and what it needs
         line += words("--env", given) + words("--input", inputs or {})
@@ -271,17 +263,9 @@ class Stage:
             Path(played, "event.json").write_text(json.dumps(payload))
             line += ["--eventpath", str(Path(played, "event.json"))]
         line += words("--var", variables)
-        line += [
-            word
-            for pin, folder in self.pinned().items()
-            for word in ("--local-repository", f"{pin}={folder}")
-        ]
-        scratch = {
-            "PATH": self.path,
-            "HOME": str(home),
-            "XDG_CACHE_HOME": str(home / ".cache"),
-            "LANG": "C.UTF-8",
-        }
+        line += words("--local-repository", {pin: str(folder) for pin, folder in self.pinned().items()})
+        scratch = {"PATH": self.path, "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+        scratch["LANG"] = "C.UTF-8"
         with (
             Path(played, "log").open("w+") as log,
             Path(played, "errors").open("w+") as errors,
@@ -294,16 +278,14 @@ class Stage:
             exit_code = act.wait(ACT_SECONDS)
         output, trouble = (Path(played, name).read_text() for name in ("log", "errors"))
         entries = [json.loads(text) for text in output.splitlines() if text.startswith("{")]
+        main = [entry for entry in entries if entry.get("stage") == "Main"]
+        # act repeats for a composite action what its steps added
+        summaries = [str(entry["content"]) for entry in entries if entry.get("command") == "summary"]
         return Played(
             exit_code=exit_code,
             log="\n".join(str(entry.get("msg", "")).rstrip() for entry in entries) + trouble,
-            steps={
-                e["step"]: e["stepResult"] for e in entries if e.get("stage") == "Main" and "stepResult" in e
-            },
-            # act repeats for a composite action what its steps added
-            summary="".join(
-                dict.fromkeys(str(e["content"]) for e in entries if e.get("command") == "summary")
-            ),
+            steps={e["step"]: e["stepResult"] for e in main if "stepResult" in e},
+            summary="".join(dict.fromkeys(summaries)),
             messages=[json.dumps(body) for body in self.slack.bodies],
             dispatched=list(self.github.asked),
             record=record,
@@ -314,9 +296,8 @@ class Stage:
         """`owner/name@commit` as the shipped files pin it -> the stand-in."""
         files = [*(self.repository / ".github").rglob("*.yml"), *(self.release / ".github").rglob("*.yml")]
         text = "".join(path.read_text() for path in files)
-        actions = {
-            (f"{name}@{pin}", name.split("/")[1]) for name, pin in re.findall(r"uses: (\w\S+)@(\S+)", text)
-        }
+        found = re.findall(r"uses: (\w\S+)@(\S+)", text)
+        actions = {(f"{name}@{pin}", name.split("/")[1]) for name, pin in found}
         known = {action: self.stand_ins[name] for action, name in actions if name in self.stand_ins}
         return known | {OURS: self.release} | self.actions
 
@@ -351,13 +332,11 @@ def stage_in(
         programs = folder / "programs"
         programs.mkdir()
         driver = programs / "nvidia-smi"
-        driver.write_text(
-            "#!/bin/sh\necho 'NVIDIA-SMI has failed: no communication with the driver'\nexit 9\n"
-        )
+        said = "NVIDIA-SMI has failed: no communication with the driver"
+        driver.write_text(f"#!/bin/sh\necho '{said}'\nexit 9\n")
         driver.chmod(0o755)
-        return Stage(
-            repository, folder, stand_ins, slack, github, f"{programs}:{os.environ['PATH']}", release
-        )
+        path = f"{programs}:{os.environ['PATH']}"
+        return Stage(repository, folder, stand_ins, slack, github, path, release)
 
     return build
 

@@ -1,4 +1,4 @@
-"""`buildspec.yml`: a test refuses what CodeBuild would refuse, and its phases run for real, on CPU."""
+"""`buildspec.yml`: CodeBuild refuses none of it, its phases run for real, and a step that fails is red."""
 
 import json
 import os
@@ -54,22 +54,10 @@ def build(machine: Path, **variables: str) -> Built:
         after = "before" if phase in PHASES[:2] else "after"
         script += [f'echo "{phase} $phase" >> status', f'[ "$phase" = SUCCEEDED ] || ended={after}', "fi"]
     script += [f'echo "{name}=${name}" >> exported' for name in SPEC["env"]["exported-variables"]]
-    given = {
-        **SPEC["env"]["variables"],
-        "MAKEFLAGS": "n",
-        "PYTHONPATH": "src",
-        "HOME": str(machine),
-        **variables,
-    }
+    given = {"PATH": os.environ["PATH"], **SPEC["env"]["variables"], "MAKEFLAGS": "n", "PYTHONPATH": "src"}
+    given |= {"HOME": str(machine), **variables}
     bash = ["bash", "--noprofile", "--norc", "-c", "\n".join(script)]
-    done = subprocess.run(
-        bash,
-        cwd=machine,
-        env={"PATH": os.environ["PATH"], **given},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = subprocess.run(bash, cwd=machine, env=given, capture_output=True, text=True, timeout=240)
     status = dict(line.split() for line in (machine / "status").read_text().splitlines())
     exported = dict(line.split("=", 1) for line in (machine / "exported").read_text().splitlines())
     run = machine / "runs" / exported.get("RUN_ID", "")
@@ -112,13 +100,8 @@ def test_every_command_passes_shellcheck() -> None:
         f"{name}=''" for name in (*SPEC["env"]["variables"], "CODEBUILD_BUILD_NUMBER", "CODEBUILD_BUILD_ID")
     )
     script = f"export {names}\n" + "\n".join(commands(*PHASES)) + "\n"
-    done = subprocess.run(
-        [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"],
-        input=script,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    line = [program, "--shell=bash", "--severity=warning", "--exclude=SC2155,SC2178", "-"]
+    done = subprocess.run(line, input=script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
 
 
@@ -152,12 +135,7 @@ def test_any_program_stops_on_one_machine_and_resumes_on_another(new_machine: An
     # A project that was made anew counts its builds from 1 again; no build has the UUID of another one.
     first = build(machines[0], CODEBUILD_BUILD_NUMBER="41", CODEBUILD_BUILD_ID="trainyard:5f0c-41", **given)
     assert run_facts(first) == {"RUN_ID": "cb-5f0c-41", "TRAIN_CODE": "75"}, first.log
-    assert first.status == {
-        "install": "SUCCEEDED",
-        "pre_build": "SUCCEEDED",
-        "build": "FAILED",
-        "post_build": "SUCCEEDED",
-    }
+    assert first.status == {**dict.fromkeys(PHASES, "SUCCEEDED"), "build": "FAILED"}
     assert "Would be sent to Slack" in first.log
 
     second = build(machines[1], CODEBUILD_BUILD_NUMBER="42", RUN_ID=first.exported["RUN_ID"], **given)
@@ -205,3 +183,74 @@ def test_a_configuration_that_is_wrong_ends_it_before_training(new_machine: Any,
         "Would be sent to Slack: ❌ Training 1 failed · it could not begin: the log of the build says"
         in built.log
     )
+
+
+# The commands run as CodeBuild runs them; make, docker and Python only record their arguments. The steps are
+# read from the buildspec, so a new one is tried here, too.
+STAND_IN = """#!/bin/bash
+words="$(basename "$0") $*"
+echo "${words//$'\\n'/ }" >> "$HOME/steps"
+case "$words" in *"$FAILING_STEP"*) echo "the stand-in fails" >&2; exit 7 ;; esac
+case "$words" in *"import json"*) echo "registry/trainer@sha256:1 sha256:1" ;; esac
+exit 0
+"""
+STEPS = {
+    "image": (
+        *("make install", "image lint", "docker buildx", "image build", "image check"),
+        *("import hashlib", "image push", "import json"),
+    ),
+    "check": ("make install", "image check", "import hashlib"),
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    programs, folder = tmp_path / "programs", tmp_path / "machine"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    programs.mkdir()
+    names = ("make", "docker", "oras")
+    ours = (folder / ".venv" / "bin" / name for name in ("python", "trainyard"))
+    for path in (*(programs / name for name in names), *ours):
+        path.write_text(STAND_IN)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return folder
+
+
+def run(machine: Path, task: str, failing: str = "nothing fails") -> tuple[Built, list[str]]:
+    given = {"TASK": task, "IMAGE": "trainer", "IMAGE_URI": "trainer:1" if task == "check" else ""}
+    given |= {"CODEBUILD_BUILD_NUMBER": "7", "CACHE": "registry/trainer-cache:1", "FAILING_STEP": failing}
+    built = build(machine, **given)
+    lines = (machine / "steps").read_text().splitlines() if (machine / "steps").is_file() else []
+    named = [next((step for step in STEPS["image"] if step in line), line) for line in lines]
+    return built, named
+
+
+@pytest.mark.parametrize("task", STEPS)
+def test_every_step_runs_once_in_its_order_and_the_build_succeeds(machine: Path, task: str) -> None:
+    built, steps = run(machine, task)
+    assert set(built.status.values()) == {"SUCCEEDED"} and tuple(built.status) == PHASES, built.log
+    assert tuple(steps) == STEPS[task]
+    expected = "sha256:1" if task == "image" else ""
+    assert built.exported["IMAGE_DIGEST"] == expected
+
+
+@pytest.mark.parametrize(("task", "step"), [(task, step) for task, steps in STEPS.items() for step in steps])
+def test_a_step_that_fails_ends_the_build_red_and_nothing_later_is_done(
+    machine: Path, task: str, step: str
+) -> None:
+    built, steps = run(machine, task, failing=step)
+    assert "FAILED" in built.status.values(), built.log
+    before = STEPS[task][: STEPS[task].index(step) + 1]
+    assert tuple(steps) == before, "what came after the failure was done all the same"
+    assert built.exported["IMAGE_DIGEST"] == ""
+
+
+def test_the_steps_are_those_of_the_buildspec() -> None:
+    named = set()
+    for line in commands(*PHASES):
+        if re.search(r'test "\$TASK" (?:!= image|= train) \|\|', line):
+            named |= set(
+                re.findall(r"trainyard (image \w+)|(docker buildx)|(import json|import hashlib)", line)
+            )
+    assert {"".join(found) for found in named} == {*STEPS["image"]} - {"make install"}

@@ -39,9 +39,8 @@ def adapted_caller(prefix: str) -> str:
     assert text.count("CHANGE") == 7
     name, _, commit_of_ours = OURS.partition("@")
     text = text.replace("OWNER/trainyard", name).replace("COMMIT #", f"{commit_of_ours} #")
-    text = text.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}").replace(
-        "--locked", "--locked --offline"
-    )
+    text = text.replace("s3://BUCKET/PREFIX", f"s3://{BUCKET}/{prefix}")
+    text = text.replace("--locked", "--locked --offline")
     return "".join(f"{line}\n" for line in text.splitlines() if "role:" not in line)
 
 
@@ -73,12 +72,12 @@ def test_the_called_workflow_trains_stores_and_proves_somebodys_program(stage: S
     files = {"trainyard.yaml": CONFIGURATION, "pyproject.toml": PROJECT}
     theirs = somebody(stage, adapted_caller(stage.folder.name), files)
     environment = dict.fromkeys(("GIT_TEST_ASSUME_DIFFERENT_OWNER", "UPLOAD_REFUSED"), "1")
+    environment |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     environment |= {
         "AWS_ENDPOINT_URL": bucket.endpoint,
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "PYTHONPATH": "",
+        "PATH": f"{UV.parent}:{stage.path}",
     }
-    environment |= {"PYTHONPATH": "", "PATH": f"{UV.parent}:{stage.path}"}
     played = theirs.play("push", workflow="training.yml", job="train", environment=environment, is_fresh=True)
     assert played.green, played.log
     assert "Trained and proven" in played.summary
@@ -117,14 +116,12 @@ def test_the_example_of_the_action_is_short_and_valid(tmp_path: Path) -> None:
     text = ACTION.read_text()
     assert len(text.splitlines()) <= 60
     # The tag of an owner that nobody has yet; people are advised to pin a commit.
-    (example := tmp_path / "training.yml").write_text(
-        text.replace("trainyard@COMMIT", f"trainyard@{'0' * 40}")
-    )
+    pinned = text.replace("trainyard@COMMIT", f"trainyard@{'0' * 40}")
+    (example := tmp_path / "training.yml").write_text(pinned)
     for tool in ("actionlint", "zizmor"):
         found = shutil.which(tool, path=str(Path(sys.executable).parent))
         if found is not None:
             options = ["--offline", "--persona=regular"] if tool == "zizmor" else []
-            done = subprocess.run(
-                [found, *options, str(example)], capture_output=True, text=True, check=False
-            )
+            line = [found, *options, str(example)]
+            done = subprocess.run(line, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -46,18 +46,10 @@ def test_two_segments_on_two_machines_are_one_proven_run(stage: Any, role_store:
     requested = {"config": TINY, "set": "training.max_steps=8\ntraining.seed=7\n"}
 
     def play(number: int, inputs: dict[str, str], **more: str) -> Any:
-        variables = {
-            "TRAINYARD_STORE": f"s3://{bucket}/lineage",
-            "TRAINYARD_AWS_ROLE": ROLE,
-            "TRAINYARD_USD_PER_HOUR": "3600",
-            "TRAINYARD_RUNS_DIRECTORY": str(stage.folder / f"machine-{number}"),
-        }
-        return stage.play(
-            "workflow_dispatch",
-            inputs=inputs,
-            variables=variables | more,
-            environment=in_role(role_store) | run_number(number),
-        )
+        variables = {"TRAINYARD_STORE": f"s3://{bucket}/lineage", "TRAINYARD_AWS_ROLE": ROLE, **more}
+        variables["TRAINYARD_RUNS_DIRECTORY"] = str(stage.folder / f"machine-{number}")
+        given = {"inputs": inputs, "variables": {"TRAINYARD_USD_PER_HOUR": "3600", **variables}}
+        return stage.play("workflow_dispatch", environment=in_role(role_store) | run_number(number), **given)
 
     # The deadline counts from the job's start and passes before the training: one step, then the save.
     first = play(1, {**requested, "resume": "none"}, TRAINYARD_DEADLINE="1s")
@@ -100,11 +92,7 @@ def in_role(role_store: Any) -> dict[str, str]:
 
 def run_number(number: int) -> dict[str, str]:
     attempt = "2" if number == 2 else "1"
-    return {
-        "GITHUB_RUN_ID": str(number),
-        "GITHUB_RUN_NUMBER": str(number),
-        "GITHUB_RUN_ATTEMPT": attempt,
-    }
+    return {"GITHUB_RUN_ID": str(number), "GITHUB_RUN_NUMBER": str(number), "GITHUB_RUN_ATTEMPT": attempt}
 
 
 def assert_stopped_and_handed_on(segment: Any, number: int, requested: dict[str, str], store: str) -> None:
@@ -144,15 +132,8 @@ def assert_is_recorded(last: Any) -> None:
 def assert_is_shown(last: Any) -> None:
     """The summary has proof, curve, cost and the command that restores; Slack has two messages."""
     assert last.summary.startswith("### Plan: tiny on gpu-runner")
-    for part in (
-        "segment 2",
-        "✅ Trained and proven",
-        "xychart-beta",
-        "| repeatable | ✅ |",
-        "$ ",
-        "actions/runs/2",
-        "trainyard store restore",
-    ):
+    shown = ("segment 2", "✅ Trained and proven", "xychart-beta", "| repeatable | ✅ |", "$ ")
+    for part in (*shown, "actions/runs/2", "trainyard store restore"):
         assert part in last.summary, part
     assert "❌" not in last.summary
     assert len(last.messages) == 2
