@@ -8,12 +8,9 @@ from trainyard.artifacts.store.object_store import (
 )
 
 
-def b64(content: bytes) -> str:
-    return base64.b64encode(hashlib.sha256(content).digest()).decode()
-
-
 def test_a_full_object_checksum_speaks_for_the_bytes() -> None:
-    checksum = {"algorithm": "SHA256", "type": "FULL_OBJECT", "value": b64(b"abc")}
+    value = base64.b64encode(hashlib.sha256(b"abc").digest()).decode()
+    checksum = {"algorithm": "SHA256", "type": "FULL_OBJECT", "value": value}
     assert checksum_agrees(checksum, hashlib.sha256(b"abc").hexdigest()) is True
     assert checksum_agrees(checksum, hashlib.sha256(b"abd").hexdigest()) is False
 

@@ -5,7 +5,6 @@ import torch
 
 from trainyard.config.load import load_config
 from trainyard.config.parameters import count_parameters
-from trainyard.config.schema import ArchitectureConfig
 from trainyard.training.model.model import Llama, parameter_count
 from trainyard.training.weights.weight_fit import parameters_of
 
@@ -18,17 +17,13 @@ PUBLISHED = {
 }
 
 
-def architecture_of(path: Path) -> ArchitectureConfig:
-    return load_config(path, ["training.max_steps=1"]).config.model.architecture
-
-
 def test_every_preset_is_held_to_a_published_count() -> None:
     assert {path.stem for path in PRESETS.glob("*.yaml")} == PUBLISHED.keys()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_preset_has_the_published_number_of_parameters_and_the_expected_tensors(name: str) -> None:
-    architecture = architecture_of(PRESETS / f"{name}.yaml")
+    architecture = load_config(PRESETS / f"{name}.yaml", ["training.max_steps=1"]).config.model.architecture
     with torch.device("meta"):
         model = Llama(architecture)
     assert parameter_count(model) == count_parameters(architecture).total == PUBLISHED[name]
