@@ -222,8 +222,7 @@ def test_a_sidecar_before_the_container_with_the_gpus_does_not_train() -> None:
     objects[0]["spec"]["template"]["spec"]["containers"].insert(0, sidecar)
     _, spec = read("job", objects)
     assert (spec.gpus_per_node, spec.program.command[0]) == (8, "torchrun")
-    (container,) = containers_of(wrap("job", objects=objects).job["spec"])
-    assert container["name"] == "main"
+    assert [each["name"] for each in containers_of(wrap("job", objects=objects).job["spec"])] == ["main"]
 
 
 def test_the_preflight_does_not_look_for_what_the_manifest_makes() -> None:
