@@ -196,6 +196,13 @@ def test_a_dry_run_shows_the_additions_and_what_is_sent_unchanged(called: Call, 
     assert "WANDB_API_KEY: a secret in plain text" in done.stderr, "so is the runtime beside it"
 
 
+def test_what_cannot_train_is_refused_unless_it_is_accepted(called: Call, theirs: Path) -> None:
+    theirs.write_text(theirs.read_text().replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 9", 1))
+    for more, code in (((), 2), (("--accept", "lint"), 0)):
+        done = called("job deploy", "--manifest", theirs, "--dry-run", *more)
+        assert done.returncode == code and "such a pod is refused" in done.stderr
+
+
 def test_a_manifest_comes_from_stdin_a_folder_or_a_template(
     called: Call, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

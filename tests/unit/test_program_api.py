@@ -45,10 +45,6 @@ def events_of(file: Path) -> list[program_events.ProgramEvent]:
     return program_events.ProgramEvents(file).poll()
 
 
-def figures_of(file: Path) -> list[dict[str, float]]:
-    return [event.figures for event in events_of(file) if isinstance(event, program_events.LoggedFigures)]
-
-
 def run_program(text: str, tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
     """Start a program in a run, whose events are in `events.jsonl`."""
     return subprocess.Popen(
@@ -98,7 +94,7 @@ def test_the_steps_may_be_unknown(file: Path) -> None:
 )
 def test_a_figure_is_any_number(file: Path, value: object, number: float) -> None:
     trainyard.log(step=1, loss=value)
-    (figures,) = figures_of(file)
+    (figures,) = [each.figures for each in events_of(file) if isinstance(each, LoggedFigures)]
     assert str(figures["loss"]) == str(number)
 
 

@@ -135,7 +135,9 @@ class Linter:
     def __init__(self, request: LintRequest, machine: TargetMachine) -> None:
         self.request, self.machine = request, machine
         self.answers: dict[ResolverRequest, tuple[int | None, str, str]] = {}
-        self.folder = request.context or default_context(request.dockerfile)
+        # The working directory if the Dockerfile is below it, else the Dockerfile's own folder.
+        here, own = Path.cwd().resolve(), request.dockerfile.resolve().parent
+        self.folder = request.context or (here if own.is_relative_to(here) else own)
         ignore = find_dockerfile(self.folder, request.dockerfile)[2]
         self.rules = parse_ignore_file(read_text(ignore), str(ignore)) if ignore else ()
         self.uv = find_uv()
@@ -190,12 +192,6 @@ def find_uv() -> Path | None:
     places = (REPOSITORY_ROOT / ".uv" / "bin" / "uv", Path(sys.executable).with_name("uv"))
     found = shutil.which("uv")
     return next((one for one in places if one.is_file()), Path(found) if found else None)
-
-
-def default_context(dockerfile: Path) -> Path:
-    """Return the working directory if the Dockerfile is below it, else the Dockerfile's own folder."""
-    here, own = Path.cwd().resolve(), dockerfile.resolve().parent
-    return here if own.is_relative_to(here) else own
 
 
 def machine_of(request: LintRequest) -> TargetMachine:

@@ -79,6 +79,7 @@ from trainyard.jobs.manifest_proof import JobWrapper
 from trainyard.jobs.plan_problems import find_storage_problems, job_findings, variable_scope
 from trainyard.jobs.recipes import ANY_PROGRAM
 from trainyard.plan.environment.environment_lint import lint_objects
+from trainyard.plan.environment.job_manifest_rules import PLAIN_SECRET
 from trainyard.plan.finding import Finding, Severity
 from trainyard.programs.inputs import find_lock
 from trainyard.programs.presets.preset import with_settings
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _logger = logging.getLogger("trainyard.deploy_training_job")
+LINT = "lint"  # by which --accept ignores errors of a manifest
 TEXTS = (
     ("--recipe", "NAME", "the program of the pods, such as megatron; default: the configuration's"),
     ("--job-name", "NAME", "default: made from model.name"),
@@ -191,26 +193,18 @@ def answer(args: argparse.Namespace) -> tuple[Json, int]:
         recipe = [f"recipe={args.recipe}"] if args.recipe else []
         config = load_config(args.config, [*args.set, *recipe]).config
         config = with_settings(config, args.program_set) if args.program_set else config
-        return deploy_job(
-            config,
-            requested_job(args),
-            accept=args.accept,
-            dry_run=args.dry_run,
-            wait_seconds=wait_seconds,
+        asked = JobSpec(
+            **job_values(args),
+            secrets=token_variable(args.hf_token_secret),
+            name=args.job_name,
+            processes_per_node=args.nproc_per_node or 0,
+            environment=dict(args.env),
+            program=Program("", tuple(args.own)),
+            ray_cluster=args.ray_cluster,
+            auto_retry=args.auto_retry,
         )
-
-
-def requested_job(args: argparse.Namespace) -> JobSpec:
-    return JobSpec(
-        **job_values(args),
-        secrets=token_variable(args.hf_token_secret),
-        name=args.job_name,
-        processes_per_node=args.nproc_per_node or 0,
-        environment=dict(args.env),
-        program=Program("", tuple(args.own)),
-        ray_cluster=args.ray_cluster,
-        auto_retry=args.auto_retry,
-    )
+        dry = args.dry_run
+        return deploy_job(config, asked, accept=args.accept, dry_run=dry, wait_seconds=wait_seconds)
 
 
 def deploy_job(
@@ -240,9 +234,7 @@ def deploy_job(
         verdict = check_cluster(query, config.cluster, accepted=accepted, dry_run=dry_run)
         code = verdict.exit_code_without(accepted)
         job = observe_cluster(job, verdict, creator=creator(api))
-    plan = make_plan(
-        config, replace(job, run_id=job.run_id or new_run_id(job), provenance=code_origin()), accept
-    )
+    plan = make_plan(config, job, accept)
     manifests = KINDS[plan.kind].render(plan)
     if api is not None:
         require_ray_cluster(partial(find, api), plan, manifests)
@@ -256,8 +248,8 @@ def deploy_job(
 
 
 def checks_of(accept: Sequence[str]) -> list[str]:
-    """Return the names that are checks of the cluster; the others name parts of the proof."""
-    found = [name for name in accept if name not in PARTS]
+    """Return the names that are checks of the cluster; the others name parts of the proof, or the lint."""
+    found = [name for name in accept if name not in (*PARTS, LINT)]
     if found:
         require_checks(found, others=PARTS)
     return found
@@ -290,8 +282,9 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     job = written.spec(asked, pods, tuple(args.own))
     verdict = None
     if api is not None:
-        trial = WrittenTrial(written.job, pods.template if pods.is_complete else None, pods.is_served)
-        query = ClusterQuery(api, written.without_own_claim(job), kinds_of_cluster(job.kind), trial)
+        seen, template = written.without_own_objects(job, pods.template)
+        trial = WrittenTrial(written.job, template if pods.is_complete else None, pods.is_served)
+        query = ClusterQuery(api, seen, kinds_of_cluster(job.kind), trial)
         verdict = check_cluster(query, ClusterConfig(), accepted=accepted, dry_run=True)
         code = verdict.exit_code_without(accepted)
         job = replace(job, creator=creator(api))
@@ -299,8 +292,7 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     sent, plan = wrap_manifest(args, written, job) if args.prove else (written, job)
     for warning in warnings_of(plan):
         _logger.warning("%s", warning)
-    findings = lint_objects("the manifest", [written.job, *written.others], variable_scope(plan))
-    log_findings(found for found in findings if found.subject != "image")  # `warnings_of` has it
+    lint_manifest(written, plan, args.accept)
     manifests = sent.add_record(plan)
     if api is None or args.dry_run:
         data, refused = show(plan, manifests, api=api)
@@ -308,6 +300,20 @@ def deploy_manifest(args: argparse.Namespace, *, wait_seconds: float | None) -> 
     if code and not is_deployed(partial(find, api), plan, manifests):
         return {}, code
     return deploy(plan, manifests, api, replace(target, kind=""), wait_seconds=wait_seconds)
+
+
+def lint_manifest(written: JobManifest, plan: JobSpec, accept: Sequence[str]) -> None:
+    """Log what is found in the manifest. Raises ConfigError for what cannot train as it is written."""
+    found = lint_objects("the manifest", [written.job, *written.others], variable_scope(plan))
+    log_findings(each for each in found if each.subject != "image")  # `warnings_of` has it
+    errors = [each for each in found if each.severity is Severity.ERROR]
+    # With a secret in plain text the job runs; whoever wrote it may want it so.
+    wrong = [each.subject for each in errors if each.evidence != PLAIN_SECRET.evidence]
+    if wrong and LINT not in accept:
+        raise ConfigError(
+            f"--manifest: as it is written, the job fails or does not use its network: {', '.join(wrong)}. "
+            f"Nothing was sent. Change the manifest, or add --accept {LINT}"
+        )
 
 
 def read_manifest(where: str) -> list[tuple[str, str]]:
@@ -362,13 +368,6 @@ def wrap_manifest(
     return sent, plan
 
 
-def code_origin() -> dict[str, str]:
-    ours = runs_code_of(REPOSITORY_ROOT, Path(trainyard.__file__).parent)
-    return provenance_of(
-        git_facts(REPOSITORY_ROOT) if ours else {}, REPOSITORY_ROOT / "requirements-training.txt"
-    )
-
-
 def check_cluster(
     query: ClusterQuery, settings: ClusterConfig, *, accepted: Sequence[str], dry_run: bool
 ) -> "Verdict":
@@ -389,7 +388,10 @@ def check_cluster(
 
 
 def make_plan(config: "Config", job: JobSpec, accept: Sequence[str]) -> JobSpec:
-    plan = plan_job(config, job)
+    ours = runs_code_of(REPOSITORY_ROOT, Path(trainyard.__file__).parent)
+    lock = REPOSITORY_ROOT / "requirements-training.txt"
+    origin = provenance_of(git_facts(REPOSITORY_ROOT) if ours else {}, lock)
+    plan = plan_job(config, replace(job, run_id=job.run_id or new_run_id(job), provenance=origin))
     check_provable(config, plan, accept)
     for warning in (*warnings_of(plan), *lock_warnings(config, plan)):
         _logger.warning("%s", warning)

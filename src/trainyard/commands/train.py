@@ -117,7 +117,9 @@ def run(argv: Sequence[str] | None) -> int:
             args.nproc_per_node = place.nodes * processes
         elif place.nodes > 1 and args.resume == "auto" and was_trained_here(args, place.nodes * processes):
             output.announce("training", "all steps were done before, and nothing was trained", "ok")
-            print_recorded_outcome(args)
+            file = args.run_dir / "run.json"
+            if args.json and file.is_file():  # only the first machine is sure to have one
+                output.print_json(read_run(file)["outcome"])
             return 0
         elif place.nodes * processes > 1 or place.agent:
             return launch_workers(args, argv, place, processes=processes)
@@ -164,13 +166,6 @@ def origin_of(args: argparse.Namespace) -> dict[str, Any]:
     code = git_facts(REPOSITORY_ROOT) or code_facts(REPOSITORY_ROOT)
     lock = REPOSITORY_ROOT / "requirements-training.txt"
     return collect_provenance(code, lock=lock, config_file=args.config)
-
-
-def print_recorded_outcome(args: argparse.Namespace) -> None:
-    """With --json, print the recorded outcome; only the first machine is sure to have one."""
-    file = args.run_dir / "run.json"
-    if args.json and file.is_file():
-        output.print_json(read_run(file)["outcome"])
 
 
 def processes_of(node: NodeLauncher, args: argparse.Namespace) -> int:

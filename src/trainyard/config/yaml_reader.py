@@ -98,10 +98,27 @@ def compose_one(content: bytes | str) -> Any:
     return roots[0] if roots else yaml.compose("null", Loader=CoreLoader)
 
 
-def values_of(root: Any, lines: dict[KeyPath, int], *, octal: bool = False) -> Any:
+def merge_pairs(node: Any) -> list[Any]:
+    """Return the pairs of a mapping and those that `<<` merges into it, which YAML 1.2 leaves out.
+
+    Raises YamlError.
+    """
+    merged = [value for key, value in node.value if key.value == "<<"]
+    # Replaced first, so that a mapping that merges itself ends.
+    node.value = [pair for pair in node.value if pair[0].value != "<<"]
+    for value in merged:
+        for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            if not isinstance(source, yaml.MappingNode):
+                raise YamlError("<< merges mappings only", value.start_mark.line + 1)
+            own = {str(key.value) for key, _ in node.value}
+            node.value += [pair for pair in merge_pairs(source) if str(pair[0].value) not in own]
+    return list(node.value)
+
+
+def values_of(root: Any, lines: dict[KeyPath, int], *, old: bool = False) -> Any:
     """Return the values of a document, and note the line of each key in `lines`.
 
-    With `octal` a number that begins with 0 is octal, as in YAML 1.1.
+    With `old` a number that begins with 0 is octal, and `<<` merges mappings, as in YAML 1.1.
 
     Raises YamlError for a key that is given twice, an unknown tag, and aliases that repeat themselves.
     """
@@ -113,7 +130,7 @@ def values_of(root: Any, lines: dict[KeyPath, int], *, octal: bool = False) -> A
             if next(numbers) > MOST_VALUES or len(path) > MOST_DEPTH:
                 raise YamlError(f"an alias repeats itself: over {MOST_VALUES:,} values, {MOST_DEPTH} levels")
             if isinstance(node, yaml.ScalarNode):
-                is_octal = octal and node.tag == f"{_PREFIX}int" and _OCTAL.fullmatch(node.value)
+                is_octal = old and node.tag == f"{_PREFIX}int" and _OCTAL.fullmatch(node.value)
                 return int(node.value, 8) if is_octal else value_of(node.tag, node.value)
             if node.tag not in (f"{_PREFIX}map", f"{_PREFIX}seq"):
                 raise YamlError(f"the tag {node.tag[:80]} is not read here")
@@ -122,7 +139,7 @@ def values_of(root: Any, lines: dict[KeyPath, int], *, octal: bool = False) -> A
         if isinstance(node, yaml.SequenceNode):
             return [value(item, (*path, str(index))) for index, item in enumerate(node.value)]
         found = {}
-        for key, inner in node.value:
+        for key, inner in merge_pairs(node) if old else node.value:
             line, below = key.start_mark.line + 1, (*path, str(key.value))
             if not isinstance(key, yaml.ScalarNode):
                 raise YamlError("a key must be a word", line, ".".join(path))
@@ -152,12 +169,12 @@ def plain_value(text: str) -> Any:
 
 
 def parse_documents(content: bytes | str, name: str) -> list[Any]:
-    """Return the values of all documents that are not empty, for Kubernetes or Ray, to which 0644 is octal.
+    """Return the values of all documents that are not empty, for Kubernetes or Ray, which read YAML 1.1.
 
     Raises ConfigError with the line.
     """
     try:
-        found = [values_of(root, {}, octal=True) for root in compose(content)]
+        found = [values_of(root, {}, old=True) for root in compose(content)]
         return [value for value in found if value is not None]
     except YamlError as error:
         raise ConfigError(error.at(name)) from None

@@ -132,7 +132,8 @@ def annotate(
         return
     file, line = place or ("", 0)
     values = {"file": file, "line": str(line or ""), "title": title}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in values.items() if value)
+    quoted = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in values.items()}
+    properties = ",".join(f"{name}={value}" for name, value in quoted.items() if value)
     sys.stderr.write(f"::{level}{' ' if properties else ''}{properties}::{_data(message)}\n")
     sys.stderr.flush()
 
@@ -190,7 +191,3 @@ def _cut(text: str, room: int) -> str:
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

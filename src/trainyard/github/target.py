@@ -83,8 +83,8 @@ def target_for(requested: str, variables: MutableMapping[str, str]) -> Target:
     the cluster.
     """
     requested = "" if requested == AS_SET_UP else requested or variables.get(LABELS, "")
-    if requested in list(Target):
-        return Target(requested)
+    if (name := requested.lower()) in list(Target):  # GitHub compares labels without case too
+        return Target(name)
     if requested:
         is_json = requested.lstrip().startswith(("[", "{"))
         variables[LABELS] = requested if is_json else json.dumps([requested])

@@ -31,6 +31,14 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 _PLACEHOLDER = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _NOT_FILLED_IN = re.compile(r"[<>${}\s]")
 _MIB = 1000 * 2**20
+_MADE = (
+    ("claim", "PersistentVolumeClaim", ""),
+    ("secret_environment", "Secret", ""),
+    ("queue", "LocalQueue", ""),
+    ("service_account", "ServiceAccount", "serviceAccountName"),
+    ("priority_class", "PriorityClass", "priorityClassName"),
+)
+"""Values of a plan that name an object, its kind, and the field that is looked up when a pod is admitted."""
 _DEFAULT_GRACE = 30
 """Kubernetes' grace period in seconds."""
 
@@ -75,7 +83,8 @@ class JobManifest:
             for count, template in pod_groups(self.job.get("spec"), pod_count)
         ]
         if not groups:
-            raise ConfigError(f"{self.title}: it has no template of pods with containers. Nothing was sent.")
+            do = "; send that of the RayCluster that it selects" if self.kind.on_ray else ""
+            raise ConfigError(f"{self.title}: no template of pods with containers{do}. Nothing was sent.")
         most = max(_amount(group.container, GPU) for group in groups)
         equal = [group for group in groups if _amount(group.container, GPU) == most]
         return replace(equal[0], count=sum(group.count for group in equal))
@@ -152,10 +161,14 @@ class JobManifest:
             manifest=self.digest,
         )
 
-    def without_own_claim(self, plan: JobSpec) -> JobSpec:
-        """Return the plan for the preflight, which cannot find a claim that the manifest makes."""
-        made = any(b["kind"] == "PersistentVolumeClaim" and name_of(b) == plan.claim for b in self.others)
-        return replace(plan, claim="") if made else plan
+    def without_own_objects(self, plan: JobSpec, template: Json) -> tuple[JobSpec, Json]:
+        """Return plan and template for the preflight, which cannot find what the manifest makes itself."""
+        made = {(body["kind"], name_of(body)) for body in self.others}
+        own = {name: field for name, kind, field in _MADE if (kind, getattr(plan, name)) in made}
+        secrets = tuple(each for each in plan.secrets if ("Secret", each.secret) not in made)
+        pod = {key: value for key, value in template["spec"].items() if key not in own.values()}
+        blank: Json = dict.fromkeys(own, "")
+        return replace(plan, secrets=secrets, **blank), {**template, "spec": pod}
 
     def add_record(self, plan: JobSpec) -> Manifests:
         """Return the objects to send: the job with our labels and record, the others as they are."""
@@ -210,7 +223,7 @@ def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
     if len(named) != 1:
         found = ", ".join(map(_title_of, jobs or objects)) or "nothing"
         known = ", ".join(f"{kind} ({version})" for version, kind in kinds)
-        do = "Choose one with --job-name" if jobs else f"Known kinds of jobs: {known}"
+        do = "Choose one with --job-name; the other is not sent" if jobs else f"Known kinds of jobs: {known}"
         raise ConfigError(f"--manifest: one job is needed, and it has: {found}. {do}. Nothing was sent.")
     job, kind = named[0], kinds[named[0]["apiVersion"], named[0]["kind"]]
     if not (name_of(job) or name):
@@ -219,9 +232,14 @@ def find_job(objects: Iterable[Json], name: str = "") -> JobManifest:
         )
     if reason := kind.why_not_sent(job):
         raise ConfigError(f"{kind.api_kind} {name_of(job)}: {reason}. Nothing was sent.")
-    others = tuple(body for body in objects if body is not job)
+    # A RayCluster is one only with the entry point of the command line; else a RayJob may select it.
+    sent = [body for body in objects if body not in jobs or body["kind"] == ray_cluster.KIND.api_kind]
+    others = tuple(body for body in sent if body is not job)
+    if unnamed := [body for body in others if not name_of(body)]:
+        raise ConfigError(f"--manifest: {_title_of(unnamed[0])} needs metadata.name. Nothing was sent.")
     if not name_of(job):
-        metadata = {key: value for key, value in job["metadata"].items() if key != "generateName"}
+        given = job.get("metadata") or {}
+        metadata = {key: value for key, value in given.items() if key != "generateName"}
         job = {**job, "metadata": {"name": name, **metadata}}
     return JobManifest(kind, job, others)
 
@@ -234,9 +252,10 @@ def _title_of(body: Json) -> str:
 
 
 def training_container(template: Json, kind: JobKind) -> Json:
-    """Return the container that trains: that of the kind's name, else the first."""
+    """Return the container that trains: that of the kind's name, else the first with the most GPUs."""
     containers: list[Json] = field_of(template, "spec", "containers") or [{}]
-    return next((each for each in containers if each.get("name") == kind.container), containers[0])
+    named = next((each for each in containers if each.get("name") == kind.container), None)
+    return named or max(containers, key=lambda each: _amount(each, GPU))
 
 
 def container_command(container: Json) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def warnings_of(plan: JobSpec) -> list[str]:
             "Name the image with its digest (@sha256:…)"
         )
     # Several nodes without a volume keep their checkpoints in the store (`checkpointing.shared: false`).
-    if not plan.claim and not plan.several_nodes and plan.program.keeps_run:
+    if not plan.claim and plan.nodes == 1 and plan.program.keeps_run:
         found.append(
             "no volume: checkpoints are on the pod's own disk and lost with it. Name a claim with --volume"
         )

@@ -236,12 +236,8 @@ class JobSpec:
         return f"{self.name}-files"
 
     @property
-    def several_nodes(self) -> bool:
-        return self.nodes > 1
-
-    @property
     def is_joined_by_efa(self) -> bool:
-        return self.several_nodes and self.resources.efa > 0
+        return self.nodes > 1 and self.resources.efa > 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `spec_from_json` reads back as an equal job."""

@@ -188,10 +188,10 @@ def _unknown_room(config: Config, requested: JobSpec, plan: JobSpec, room: NodeR
 
 def find_storage_problems(config: Config, plan: JobSpec) -> Iterator[str]:
     """Yield why the run of the plan would be lost with its pods."""
-    apart = plan.several_nodes and plan.program.name == TRAINER and not config.checkpointing.shared
+    apart = plan.nodes > 1 and plan.program.name == TRAINER and not config.checkpointing.shared
     if apart:
         yield from _problems_apart(config, plan)
-    elif plan.several_nodes and not plan.claim and plan.program.keeps_run:
+    elif plan.nodes > 1 and not plan.claim and plan.program.keeps_run:
         own = "name its claim with --volume, or set cluster.volume.claim"
         do = "mount its claim in the manifest" if plan.manifest else own
         yield f"{plan.nodes} nodes need a volume that all of them share for checkpoints: {do}"
@@ -218,7 +218,7 @@ def _problems_apart(config: Config, plan: JobSpec) -> Iterator[str]:
 
 def _network_problems(plan: JobSpec, room: NodeRoom | None) -> Iterator[str]:
     """Yield EFA that was requested or that the type has, if the pods would not get it."""
-    if plan.network == "tcp" or not plan.several_nodes:
+    if plan.network == "tcp" or plan.nodes == 1:
         return
     known, wants_efa = instance_called(plan.instance_type), plan.network == "efa"
     if plan.resources.efa:

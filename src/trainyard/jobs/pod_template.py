@@ -74,7 +74,7 @@ def _pod_spec(plan: JobSpec, container: Json) -> Json:
     of_type = {INSTANCE_TYPE: plan.instance_type} if plan.instance_type else {}
     if selector := {**plan.node_selector, **of_type, **(HYPERPOD if plan.on_hyperpod else {})}:
         spec["nodeSelector"] = selector
-    if plan.several_nodes:
+    if plan.nodes > 1:
         spec["affinity"] = _affinity(plan)
     if plan.service_account:
         spec["serviceAccountName"] = plan.service_account
@@ -149,7 +149,7 @@ def container_environment(plan: JobSpec) -> list[Json]:
 
 def _network_facts(plan: JobSpec) -> dict[str, str]:
     """Return the variables that decide which network the logs of several pods must show."""
-    if not plan.several_nodes:
+    if plan.nodes == 1:
         return {}
     kind = {"TRAINYARD_INSTANCE_TYPE": plan.instance_type} if plan.instance_type else {}
     return {"TRAINYARD_EFA_INTERFACES": str(plan.resources.efa), **kind}

@@ -34,6 +34,7 @@ from trainyard.jobs.job_object import (
 from trainyard.jobs.pod_template import set_zone
 from trainyard.jobs.state.job_state import JobState
 from trainyard.jobs.state.reading import Json, annotations_of, field_of, name_of
+from trainyard.plan.environment.settings_reading import pod_specs
 from trainyard.run.identity import JOB_FILE
 from trainyard.watch.retry_decision import AvoidedNode
 
@@ -95,7 +96,7 @@ def make_resubmission(
     _resume(kind, body)
     new = Manifests(body, tuple(_clean(part, names) for part in parts))
     if zone is not None:
-        for spec in _pod_specs([*new.all]):
+        for spec in pod_specs([*new.all]):
             set_zone(spec.get("affinity") or {}, zone)
     return new
 
@@ -151,22 +152,10 @@ def _resume(kind: JobKind, body: dict[str, Any]) -> None:
 def avoid_nodes(body: Json, nodes: Iterable[AvoidedNode]) -> dict[str, Any]:
     """Return a copy of the object whose pods avoid these nodes; equal to the object if they already do."""
     found = deepcopy(dict(body))
-    for spec in _pod_specs(found):
+    for spec in pod_specs(found):
         for node in nodes:
             _avoid_node(spec, node)
     return found
-
-
-def _pod_specs(value: Any) -> Iterable[dict[str, Any]]:
-    """Every pod specification below `value`: in all kinds of jobs a mapping with a list of containers."""
-    if isinstance(value, list):
-        for entry in value:
-            yield from _pod_specs(entry)
-    elif isinstance(value, dict):
-        if isinstance(value.get("containers"), list):
-            yield value
-        for entry in value.values():
-            yield from _pod_specs(entry)
 
 
 def _avoid_node(spec: dict[str, Any], node: AvoidedNode) -> None:

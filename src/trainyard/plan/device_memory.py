@@ -191,7 +191,8 @@ def _at_end(work: TrainingWorkload) -> MemoryParts:
         gradients=_all_gradients(work) + max(tied, again),
         workspace=work.tokens * shape.hidden_size * work.residual_bytes
         + _lasting_workspace(work)
-        + _table_gradients(work)
+        # The unsharded gradients of embedding and output, and their reduce-scatter buffer.
+        + ((work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0)
         # PowerSGD's next error, while gradients are exchanged.
         + (_all_gradients(work) if work.layout.compressed else 0),
     )
@@ -261,11 +262,6 @@ def _gathered_block(work: TrainingWorkload, computed: int) -> int:
         return 0
     block = count_parameters(work.architecture).block
     return (work.compute_bytes * (2 * block + computed) + _FLOAT * block) // work.layout.tensor
-
-
-def _table_gradients(work: TrainingWorkload) -> int:
-    """Bytes of the unsharded gradients of embedding and output, and their reduce-scatter buffer."""
-    return (work.compute_bytes + _FLOAT) * _tables(work) if work.layout.sharded else 0
 
 
 def main_memory_need(config: Config, *, gpus: int) -> int:

@@ -24,7 +24,7 @@ __all__ = ["repository"]
 PROGRAM = (sys.executable, "train.py")
 
 
-# tests/unit/run/test_situation.py has the table itself. Each case counts the starts of the program.
+# tests/unit/run/test_identity.py has the table itself. Each case counts the starts of the program.
 class Owner(Repository):
     """A repository of somebody, whose program notes each start."""
 

@@ -77,7 +77,8 @@ def of_things(
     yard_name: str, things: list[Thing], damages: Sequence[Damage] = DAMAGES
 ) -> Iterator[Situation]:
     """Each thing with each damage."""
-    newest = newest_manifest_of(things)
+    # The longest name: that of the manifest that lists what a run has now.
+    newest = max((each.name for each in things if each.role is Role.MANIFEST), key=len, default="")
     for thing in things:
         for damage in damages:
             name = f"{thing.place} {thing.name}: {damage.__name__}"
@@ -94,11 +95,6 @@ def of_things(
                 told = thing.name == newest and damage in (one_bit, missing, folder)
                 brought = Verdict.ANY if same or told or thing.role in _NOT_BROUGHT else Verdict.NO
                 yield Situation(yard_name, name, plant, seen, seen, seen, brought)
-
-
-def newest_manifest_of(things: list[Thing]) -> str:
-    """The name of the manifest that lists what a run has now."""
-    return max((each.name for each in things if each.role is Role.MANIFEST), key=len, default="")
 
 
 _NOT_BROUGHT = (Role.CLAIM, Role.EARLIER, Role.METRICS)
@@ -167,15 +163,11 @@ def of_plants(yard_name: str, yard: Yard, things: list[Thing]) -> Iterator[Situa
     for records in ("../../x/", "run-1/", "run-2/records-1/", "run-1/records-1/../"):
         plant = _manifest_with(records=records)
         yield Situation(yard_name, f"manifest with records {records}", plant, *[Verdict.NO] * 4)
-    for name, forge, verdict in FORGERIES if _has_tensors(yard) else ():
+    has_tensors = any(yard.run.checkpoint(STEPS).glob("*.distcp"))  # of the trainer, on this machine
+    for name, forge, verdict in FORGERIES if has_tensors else ():
         yield Situation(yard_name, f"everywhere: {name}", _stored_anew(forge), verdict, Verdict.ANY)
         fetched = _stored_anew(forge, remove=True)
         yield Situation(yard_name, f"in the store alone: {name}", fetched, verdict, Verdict.ANY)
-
-
-def _has_tensors(yard: Yard) -> bool:
-    """Whether the last checkpoint has the trainer's tensor files on this machine."""
-    return any(yard.run.checkpoint(STEPS).glob("*.distcp"))
 
 
 _BESIDE = (

@@ -46,7 +46,7 @@ def test_a_run_that_names_no_target_takes_what_the_repository_is_set_up_for(
     variables["TRAINYARD_EKS_CLUSTER"] = cluster
     assert target_for("", {**variables}) is target
     for asked in Target:
-        assert target_for(asked, {**variables}) is asked
+        assert target_for(asked, {**variables}) is target_for(asked.upper(), {**variables}) is asked
 
 
 @each_case(

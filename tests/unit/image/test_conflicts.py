@@ -208,18 +208,10 @@ def test_the_rdma_variable_is_judged_for_the_machine() -> None:
 def test_what_is_only_to_consider_is_not_changed() -> None:
     """With an older plugin, another network or a script that reads it, the variable is right."""
     names = ("FI_PROVIDER", "NCCL_PROTO", "NCCL_TIMEOUT", "NCCL_BLOCKING_WAIT", "NCCL_P2P_DISABLE")
-    for name in (*names, "CUDA_LAUNCH_BLOCKING"):
+    for name in (*names, "CUDA_LAUNCH_BLOCKING", "RDMAV_FORK_SAFE"):
         text = f"FROM scratch\nENV {name}=1\nUSER 1\n"
         assert [f.severity for f in findings(text)] == ["warning"], name
         assert fix(text, findings, file="Dockerfile") == text
-
-
-def test_fork_safety_is_wrong_with_efa_and_right_over_infiniband() -> None:
-    for efa, has in ((None, False), (None, True), (False, False), (True, False)):
-        plugin = "RUN make -C aws-ofi-nccl-1.14.0\n" if has else ""
-        text = f"FROM scratch\nENV RDMAV_FORK_SAFE=1\n{plugin}USER 1\n"
-        found = [f.severity for f in findings(text, "", TargetMachine(efa=efa)) if f.rule == "environment"]
-        assert found == ["error" if efa or has else "warning"]
 
 
 def test_each_habit_that_harms_is_named_with_its_line() -> None:

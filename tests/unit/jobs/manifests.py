@@ -52,17 +52,14 @@ def body(api_version: str, kind: str, spec: Json) -> Json:
     }
 
 
-def worker_group(container: str, count: int) -> Json:
-    return {"groupName": "gpu", "replicas": count, "rayStartParams": {}, "template": template(container)}
-
-
 def head() -> Json:
     pod = {"containers": [{"name": "ray-head", "image": "registry.invalid/theirs:1"}]}
     return {"rayStartParams": {}, "template": {"spec": pod}}
 
 
 def ray_cluster() -> Json:
-    return {"headGroupSpec": head(), "workerGroupSpecs": [worker_group("ray-worker", 2)]}
+    workers = {"groupName": "gpu", "replicas": 2, "rayStartParams": {}, "template": template("ray-worker")}
+    return {"headGroupSpec": head(), "workerGroupSpecs": [workers]}
 
 
 _STEP = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}

@@ -19,6 +19,7 @@ from trainyard.jobs.manifest_proof import TOOLS, JobWrapper
 from trainyard.jobs.resubmission import make_resubmission
 from trainyard.jobs.state.reading import Phase
 from trainyard.jobs.state.state_machine import judge_job
+from trainyard.plan.environment.located_yaml import all_mappings
 from trainyard.report.jobs.job_actions import state_markdown
 from trainyard.report.jobs.job_text import status_lines
 
@@ -90,12 +91,7 @@ def wrap(kind: str, image: str = "", objects: list[Json] | None = None) -> Manif
 
 
 def containers_of(value: Any) -> list[Json]:
-    if isinstance(value, list):
-        return [found for entry in value for found in containers_of(entry)]
-    if not isinstance(value, dict):
-        return []
-    own = [value] if "trainyard" in (value.get("command") or []) else []
-    return own + [found for entry in value.values() for found in containers_of(entry)]
+    return [each for each in all_mappings(value) if "trainyard" in (each.get("command") or [])]
 
 
 def test_the_command_is_wrapped_in_every_pod_that_trains() -> None:
@@ -147,9 +143,19 @@ def test_texts_are_read_as_objects() -> None:
     listed = '{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Service"}]}'
     texts = [("a.yaml", f"# Source: chart\n---\n{JOB % 'a'}---\n"), ("b.json", listed)]
     assert [body["kind"] for body in read_objects(texts, {})] == ["Job", "Service"]
-    modes = "apiVersion: v1\nkind: ConfigMap\ndata: {a: 0640, b: 64, c: '0640', d: 0, e: 0.5}\n"
-    (found,) = read_objects([("a.yaml", modes)], {})
-    assert found["data"] == {"a": 0o640, "b": 64, "c": "0640", "d": 0, "e": 0.5}, "as kubectl reads it"
+    for written, wanted in (
+        ("{a: 0640, b: 64, c: '0640', d: 0, e: 0.5}", {"a": 0o640, "b": 64, "c": "0640", "d": 0, "e": 0.5}),
+        ("{x: &x {a: 1, b: 2}, y: {<<: *x, b: 3}}", {"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}}),
+        (
+            "{x: &x {<<: *x, a: 1}, y: {b: 2, <<: [*x, {c: 3}]}}",
+            {"x": {"a": 1}, "y": {"a": 1, "b": 2, "c": 3}},
+        ),
+    ):
+        (found,) = read_objects([("a.yaml", f"apiVersion: v1\nkind: ConfigMap\ndata: {written}\n")], {})
+        assert found["data"] == wanted, "as kubectl reads it"
+    for wrong in ("{<<: a}", "{<<: {a: 1}, b: 1, b: 2}"):
+        with pytest.raises(ConfigError, match=r"merges mappings only|given twice"):
+            read_objects([("a.yaml", f"apiVersion: v1\nkind: ConfigMap\ndata: {wrong}\n")], {})
     template = JOB % "${NAME}" + "# not read: $OTHER\n"
     (filled,) = read_objects([("job.yaml-template", template)], {"NAME": "n"})
     assert filled["metadata"]["name"] == "n"
@@ -171,7 +177,12 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
         (
             [("a.yaml", JOB % "a" + "---\n" + JOB % "b")],
             "",
-            r"Job a \(batch/v1\), Job b .*Choose one with --job",
+            r"Job a \(batch/v1\), Job b .*Choose one with --job-name; the other is not sent",
+        ),
+        (
+            [("a.yaml", JOB % "a" + "---\napiVersion: v1\nkind: Secret\n")],
+            "",
+            "Secret without a name .*needs",
         ),
         ([("a.yaml", (JOB % "a").replace("name:", "generateName:"))], "", "no name; add one with --job-name"),
     )
@@ -179,9 +190,14 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
         with pytest.raises(ConfigError, match=wanted):
             find_job(read_objects(texts, {}), name)
     chosen = find_job(read_objects([("a.yaml", JOB % "a" + "---\n" + JOB % "b")], {}), "b")
-    assert (chosen.job["metadata"]["name"], len(chosen.others)) == ("b", 1)
+    assert (chosen.job["metadata"]["name"], chosen.others) == ("b", ())
+    bare = find_job(read_objects([("a.yaml", (JOB % "a").replace("metadata: {name: a}\n", ""))], {}), "n")
     unnamed = find_job(read_objects([("a.yaml", (JOB % "a").replace("name:", "generateName:"))], {}), "n")
-    assert unnamed.job["metadata"] == {"name": "n"}
+    assert unnamed.job["metadata"] == bare.job["metadata"] == {"name": "n"}
+    selects = manifests()["rayjob"]
+    selects[0]["spec"] = {"entrypoint": "python train.py", "clusterSelector": {"ray.io/cluster": "c"}}
+    with pytest.raises(ConfigError, match="send that of the RayCluster that it selects"):
+        find_job(selects).pods(lambda _: None)
     unranked = manifests()["job"]
     del unranked[0]["spec"]["completionMode"]
     with pytest.raises(ConfigError, match="completionMode: Indexed"):
@@ -198,6 +214,25 @@ def test_what_is_no_job_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match="add the entry point"):
         cluster = find_job(manifests()["raycluster"])
         cluster.spec(JobSpec(), cluster.pods(lambda _: None))
+
+
+def test_a_sidecar_before_the_container_with_the_gpus_does_not_train() -> None:
+    objects = manifests()["job"]
+    sidecar = {"name": "logs", "command": ["fluent-bit"]}
+    objects[0]["spec"]["template"]["spec"]["containers"].insert(0, sidecar)
+    _, spec = read("job", objects)
+    assert (spec.gpus_per_node, spec.program.command[0]) == (8, "torchrun")
+    assert [each["name"] for each in containers_of(wrap("job", objects=objects).job["spec"])] == ["main"]
+
+
+def test_the_preflight_does_not_look_for_what_the_manifest_makes() -> None:
+    names = {"ServiceAccount": "trainer", "PriorityClass": "high", "Secret": "hub"}
+    made = [{"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} for kind, name in names.items()]
+    for others, wanted in (([], ("trainer", "high", ("hub",), 2)), (made, ("", "", (), 0))):
+        written, spec = read("job", [*others, *manifests()["job"]])
+        plan, template = written.without_own_objects(spec, written.pods(lambda _: None).template)
+        left = {"serviceAccountName", "priorityClassName"} & set(template["spec"])
+        assert (plan.service_account, plan.priority_class, plan.secret_names, len(left)) == wanted
 
 
 def test_a_runtime_of_the_cluster_describes_the_pods_of_a_train_job() -> None:

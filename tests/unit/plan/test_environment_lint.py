@@ -79,7 +79,7 @@ JUDGED: list[tuple[str, str, VariableScope, Severity | None]] = [
     ("NCCL_IB_DISABLE", "1", RDMA, None),
     ("NCCL_TIMEOUT", "1800", NOWHERE, W),
     ("FI_EFA_MTU_SIZE", "8192", RDMA, E),
-    ("RDMAV_FORK_SAFE", "1", RDMA, E),
+    ("RDMAV_FORK_SAFE", "1", RDMA, W),
     ("FI_EFA_FORK_SAFE", "1", RDMA, None),
     ("NCCL_P2P_DISABLE", "1", NOWHERE, W),
     ("NCCL_P2P_DISABLE", "0", NOWHERE, None),
@@ -198,6 +198,11 @@ CHANGES: list[tuple[str, str, Severity, str, str]] = [
         "volumes: [{name: ib, hostPath: {path: /dev/infiniband}}]\n          containers:",
         *(W, "volume ib", "covers the EFA devices"),
     ),
+    (
+        "containers:",
+        "initContainers: [{name: get, env: [{name: HF_TOKEN, value: hf_abcdef}]}]\n          containers:",
+        *(E, "HF_TOKEN", "in plain text"),
+    ),
     *(
         ("image: a/b:1", f"image: a/b:1\n              args: [{words}]", W, "args", "is on no volume")
         for words in ('"--checkpoint_dir=./checkpoints"', "--save, /checkpoints/x", '"--output_dir /shm/out"')
@@ -219,6 +224,8 @@ def test_checkpoints_on_a_volume_are_not_found() -> None:
         text = MANIFEST.replace("image: a/b:1", f"image: a/b:1\n              {words}")
         text = text.replace("[{name: shm", "[{name: fsx, mountPath: /data}, {name: shm")
         assert [f for f in findings(text) if "on no volume" in f.evidence] == [], words
+    lost = text.replace("containers:", "volumes: [{name: fsx, ephemeral: {}}]\n          containers:")
+    assert any("on no volume" in f.evidence for f in findings(lost)), "it ends with its pod"
 
 
 def test_variables_of_efa_without_a_request_have_one_remedy() -> None:

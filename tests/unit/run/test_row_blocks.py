@@ -36,10 +36,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def rows_alone(path: Path) -> list[dict[str, Any]]:
-    return [row for row in iterate_json_lines(path) if row]
-
-
 def shown(rows: list[dict[str, Any]]) -> str:
     """The rows as text, their keys sorted and their numbers floats; what no float holds is infinite."""
 
@@ -93,7 +89,7 @@ def test_any_mixture_of_lines_has_the_rows_of_its_lines(
     monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", size)
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(lines) + ("\n" if ends else ""))
-    assert shown(rows_of(path)) == shown(rows_alone(path))
+    assert shown(rows_of(path)) == shown([row for row in iterate_json_lines(path) if row])
 
 
 NAMES = ("lo:ss", 'lo"ss', "lo\\ss", "lo\nss", "lo\u00e9ss", "", "train/loss", "lo ss", "{loss}")

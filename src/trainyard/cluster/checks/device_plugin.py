@@ -31,7 +31,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.snapshot.daemons, MissingData):
         yield facts.snapshot.daemons.as_finding()
         return
-    plugins = nvidia_plugins(facts.snapshot.daemons)
+    plugins = tuple(daemon for daemon in facts.snapshot.daemons if _is_nvidia(daemon))
     counted = [fitness for fitness in facts.fits if not fitness.uncounted]
     if not counted:
         yield Finding.skipped(f"not checked: {UNCOUNTED}")
@@ -76,11 +76,6 @@ def _describe_provider(fits: list[Fitness], plugins: tuple[Workload, ...]) -> st
 
 def describe_daemon(found: Workload) -> str:
     return f"{found.namespace}/{found.name}, {found.available} of {found.wanted} pods ready"
-
-
-def nvidia_plugins(daemons: Iterable[Workload]) -> tuple[Workload, ...]:
-    """NVIDIA's device plugins."""
-    return tuple(daemon for daemon in daemons if _is_nvidia(daemon))
 
 
 def _is_nvidia(daemon: Workload) -> bool:

@@ -22,7 +22,7 @@ def judge(facts: Facts) -> Iterator[Finding]:
     if isinstance(deployments, MissingData):
         yield deployments.as_finding()
         return
-    found = {c.name: deployments_of(c, deployments) for c in facts.kind.controllers}
+    found = {c.name: tuple(d for d in deployments if _is_of(c, d)) for c in facts.kind.controllers}
     has_none = not any(found.values())
     for controller in facts.kind.controllers:
         yield _judge_controller(controller, found[controller.name], facts, has_none=has_none)
@@ -66,10 +66,6 @@ def _webhook_answered(facts: Facts) -> bool:
     if isinstance(trial, MissingData) or isinstance(hooks, MissingData):
         return False
     return facts.kind.api.name in hooks and trial.accepted
-
-
-def deployments_of(controller: Controller, deployments: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    return tuple(workload for workload in deployments if _is_of(controller, workload))
 
 
 def _is_of(controller: Controller, workload: Workload) -> bool:

@@ -108,12 +108,8 @@ def _net_plugin(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[
 def _environment(declared: DeclaredVersions, machine: TargetMachine) -> Iterator[Finding]:
     place = VariableScope(machine.instance, efa=None if machine.efa is None else int(machine.efa))
     judged = row_of("rules", rule="environment")["variables"]
-    # Fork safety is right over InfiniBand, and wrong only with EFA.
-    kind = ERROR if machine.efa or (machine.efa is None and declared.has_efa) else WARNING
-    fork_safety = Finding("", kind, "it conflicts with the EFA provider", "remove it")
     for one in declared.variables:
-        found = judge_variable(one.name, one.value, place) if one.name in judged else None
-        if found := fork_safety if one.name == "RDMAV_FORK_SAFE" else found:
+        if found := judge_variable(one.name, one.value, place) if one.name in judged else None:
             words = {"name": one.name, "value": one.value, "reason": found.evidence, "remedy": found.fix}
             yield answer("environment", one, severity=found.severity, edit=None, **words)
 

@@ -59,11 +59,11 @@ def render(plan: JobSpec) -> Manifests:
     master = replace(plan, program=replace(plan.program, command=command))
     first = ("ExitCode" if plan.claim else "Never") if judged else often
     roles = {"Master": _replicas(master, 1, first)}
-    if plan.several_nodes:
+    if plan.nodes > 1:
         roles["Worker"] = _replicas(plan, plan.nodes - 1, often)
     counted = max(1, plan.nodes - 1) if judged else plan.nodes
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": plan.restarts * counted}
-    if plan.several_nodes:
+    if plan.nodes > 1:
         policy["schedulingPolicy"] = {"minAvailable": plan.nodes}
     spec = {"nprocPerNode": str(plan.processes_per_node), "pytorchReplicaSpecs": roles, "runPolicy": policy}
     job = job_object(plan, "kubeflow.org/v1", "PyTorchJob", spec)
@@ -80,7 +80,7 @@ def _replicas(plan: JobSpec, count: int, policy: str) -> dict[str, Any]:
     return {
         "replicas": count,
         "restartPolicy": policy,
-        "template": pod_template(plan, CONTAINER, in_pair=plan.several_nodes),
+        "template": pod_template(plan, CONTAINER, in_pair=plan.nodes > 1),
     }
 
 

@@ -146,12 +146,12 @@ def actor_variables(plan: JobSpec) -> dict[str, str]:
 
 def ray_cluster_spec(plan: JobSpec) -> dict[str, Any]:
     """Return the cluster: a head, and a group of workers if there are more nodes."""
-    of_head = pod_template(plan, "ray-head", command=False, in_pair=plan.several_nodes)
+    of_head = pod_template(plan, "ray-head", command=False, in_pair=plan.nodes > 1)
     head = {"rayStartParams": {}, "template": of_head}
     spec: dict[str, Any] = {"headGroupSpec": head}
     if plan.ray_version:
         spec["rayVersion"] = plan.ray_version
-    if plan.several_nodes:
+    if plan.nodes > 1:
         count = plan.nodes - 1
         spec["workerGroupSpecs"] = [
             {

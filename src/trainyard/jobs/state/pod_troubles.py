@@ -167,7 +167,7 @@ def _refusal(observed: "Observed", past: "History", reading: Reading) -> Waiting
     if present >= (reading.wanted or 1) and not submits:
         return None
     newest = max((created for pods in past.pods.values() for created, _ in pods), default=0.0)
-    reasons = ("FailedCreate", "FailedToCreate")
+    reasons = ("FailedCreate", "FailedToCreate", "TrainJobResourcesCreationFailed")
     refused = [
         e
         for e in observed.events
@@ -186,7 +186,7 @@ def _refusal(observed: "Observed", past: "History", reading: Reading) -> Waiting
             is_too_much = _exceeds_quota(message, reading.wanted or 1 if alike else 1)
             fix = _FIX_OF_REQUEST if is_too_much else _FIX_OF_QUOTA
             return Waiting(FailureClass.QUOTA, message, fix=fix, hopeless=is_too_much and lasting)
-        if re.search(r"forbidden|invalid|denied", message, re.I):
+        if re.search(r"forbidden|invalid|denied|no matches for kind", message, re.I):
             is_init = f'"{INIT_CONTAINER}"' in message and f'"{observed.kind.container}"' not in message
             fix = _FIX_OF_INIT if is_init else ""
             return Waiting(FailureClass.CONFIGURATION, message, fix=fix, hopeless=lasting)

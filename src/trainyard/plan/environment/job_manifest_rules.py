@@ -18,7 +18,7 @@ _LOCAL_DISKS = ("/mnt/k8s-disks", "/opt/dlami/nvme", "/opt/sagemaker", "/local",
 _NODE_RANK = re.compile(r"--node[_-]rank[= ]?\d+|--machine_rank[= ]?\d+")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _DEVICES = "/dev/infiniband"
-_OF_THE_POD = {"emptyDir", "configMap", "secret", "downwardAPI", "projected"}
+_OF_THE_POD = {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected"}
 """Volumes that end with the pod, or that nothing is saved in."""
 _SAVED_IN = re.compile(
     r"--(?:(?!resume|load)[\w-]*(?:checkpoint|ckpt)[\w-]*|save|(?:save|output)[-_](?:dir|path|folder))"

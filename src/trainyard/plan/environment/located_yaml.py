@@ -55,7 +55,7 @@ def read_documents(text: str, name: str) -> list[LocatedMapping]:
     try:
         roots = compose(text)
         for root in roots:
-            values_of(root, {})  # refuses aliases that repeat themselves
+            values_of(root, {}, old=True)  # merges mappings, and refuses aliases that repeat themselves
     except YamlError as error:
         raise ConfigError(f"{name}:{error.line}: {error}" if error.line else f"{name}: {error}") from None
     found = map(_locate_node, roots)
@@ -78,9 +78,9 @@ def _locate_value(value: Any) -> Any:
     return _text("" if value is None else str(value), 1)
 
 
-def all_mappings(value: Any) -> Iterator[LocatedMapping]:
+def all_mappings(value: Any) -> Iterator[Any]:
     """Yield `value`, if it is a mapping, and every mapping below it."""
-    if isinstance(value, LocatedMapping):
+    if isinstance(value, dict):
         yield value
         for inner in value.values():
             yield from all_mappings(inner)

@@ -97,7 +97,7 @@ def manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> It
         title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
         nodes = nodes_of(document) or given.nodes
         for pod in pod_specs(document):
-            for container in pod.items_of("containers"):
+            for container in (*pod.items_of("initContainers"), *pod.items_of("containers")):
                 place = _place_of(pod, container, replace(given, nodes=nodes))
                 if document.text("kind") == "MPIJob":  # mpirun starts the processes with variables of its own
                     place = replace(place, is_pod=False)
@@ -117,9 +117,9 @@ def manifest_groups(documents: list[LocatedMapping], given: VariableScope) -> It
             yield SettingGroup(title, tuple(settings), given)
 
 
-def pod_specs(document: LocatedMapping) -> Iterator[LocatedMapping]:
-    """Yield the specifications of all pods that a document describes."""
-    for mapping in all_mappings(document):
+def pod_specs(value: Any) -> Iterator[Any]:
+    """Yield the specifications of all pods below `value`, such as a document."""
+    for mapping in all_mappings(value):
         if isinstance(mapping.get("containers"), list):
             yield mapping
 

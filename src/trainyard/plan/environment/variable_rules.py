@@ -78,8 +78,6 @@ def judge_variable(name: str, value: str, place: VariableScope) -> Finding | Non
         default = _DEFAULT.fullmatch(value.strip())
         value = default[1] if default else value.strip()
         return None if is_build_variable(value) or _FILLED_IN.fullmatch(value) else RULES[name](value, place)
-    if re.fullmatch(r"RDMAV_\w+", name):
-        return _error("libibverbs' own settings conflict with the EFA provider of libfabric")
     if name in RENAMED:
         return _warning(
             f"its name is {RENAMED[name]} since torch 2.2; the old one still works, with a warning",
@@ -209,6 +207,10 @@ _NO_TIMEOUT = _warning(
     "neither NCCL nor torch reads it; the time-out of collectives is init_process_group's (10 minutes)",
     "remove it; hangs are found by TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and by monitoring.hang_seconds",
 )
+# libfabric, prov/efa/src/efa_fork_support.c
+_FORK_SAFE = _warning(
+    "the EFA plugin sets FI_EFA_FORK_SAFE where the kernel needs it, and libfabric then refuses huge pages"
+)
 _ABORTS = _error("libfabric ends the process where it is set")
 _TUNED = _warning("the EFA plugin sets it for each platform; this value replaces that and is usually slower")
 RENAMED = {
@@ -224,6 +226,7 @@ ALWAYS: dict[str, Finding] = {
     **dict.fromkeys(("FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"), _ABORTS),
     **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_MIN_CHANNELS"), _TUNED),
     **dict.fromkeys(("NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN"), _TUNED),
+    **dict.fromkeys(("RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE"), _FORK_SAFE),
 }
 """Wrong with any value."""
 RULES: dict[str, Rule] = {

@@ -85,13 +85,13 @@ def ranks(rank: int, kind: str) -> dict[str, str]:
     return {"ray.io/node-type": "worker" if rank else "head"} if kind == "raycluster" else {}
 
 
-def refused(message: str) -> Callable[[str, int, float], Shown]:
+def refused(message: str, reason: str = "") -> Callable[[str, int, float], Shown]:
     """Some pods could not be created; where all exist, the refusal is older than the last pod."""
 
     def show(kind: str, hit: int, age: float) -> Shown:
-        reason, about = REFUSES[kind]
+        usual, about = REFUSES[kind]
         at = NOW - age - (0 if hit else 5)
-        entry = event(reason, message, kind="Warning", involved=about, count=9)
+        entry = event(reason or usual, message, kind="Warning", involved=about, count=9)
         entry |= {"firstTimestamp": moment(at), "lastTimestamp": moment(NOW if hit else at)}
         return [trains(rank, kind, age) for rank in range(WANTED - hit)], [entry]
 
@@ -160,6 +160,7 @@ CASES = {
     "quota too small for the job": Case(refused(QUOTA.format(8) + "limited: requests.nvidia.com/gpu=16"), "quota", "exceeded quota", 60, "request fewer", OWN),
     "policy": Case(refused(FORBIDDEN + 'violates PodSecurity "restricted:latest": runAsNonRoot'), "configuration", "PodSecurity", 60),
     "policy, the operator's container": Case(refused(FORBIDDEN + INIT), "configuration", "init-pytorch", 60, "--kind trainjob", ("pytorchjob",)),
+    "no such kind": Case(refused('no matches for kind "PodGroup"', "TrainJobResourcesCreationFailed"), "configuration", "PodGroup", 60, kinds=("trainjob",)),
     "webhook": Case(refused('Error creating: admission webhook "v.example.com" denied the request: no'), "configuration", "v.example.com", 60),
     "admission policy": Case(refused(FORBIDDEN + "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"), "configuration", "'p'", 60),
     "webhook away": Case(refused('Internal error occurred: failed calling webhook "v.example.com": connection refused'), "service", "v.example.com"),

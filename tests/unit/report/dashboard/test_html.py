@@ -140,15 +140,11 @@ def test_failures_come_first_with_their_next_step(new_run: NewRun) -> None:
 def test_text_of_a_run_stays_text(new_run: NewRun, hostile: str) -> None:
     run = new_run().train(20).end("failed", 1, hostile, sample=hostile)
     run.layout.config_file.write_text(hostile)
-    run.layout.events_file.write_text('{"event": %s, "step": 1, "x": %s}\n' % ((json_text(hostile),) * 2))
+    run.layout.events_file.write_text('{"event": %s, "step": 1, "x": %s}\n' % ((json.dumps(hostile),) * 2))
     page = page_of(run)
     assert "img" not in {tag for tag, _ in page.tags}
     assert len(page.tags_named("script")) == 3
     assert page.words.count(hostile) >= 4
-
-
-def json_text(text: str) -> str:
-    return json.dumps(text)
 
 
 def test_unknown_facts_leave_no_empty_section(new_run: NewRun) -> None:
