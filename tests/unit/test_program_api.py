@@ -94,7 +94,7 @@ def test_the_steps_may_be_unknown(file: Path) -> None:
 )
 def test_a_figure_is_any_number(file: Path, value: object, number: float) -> None:
     trainyard.log(step=1, loss=value)
-    (figures,) = [each.figures for each in events_of(file) if isinstance(each, LoggedFigures)]
+    (figures,) = [each.figures for each in events_of(file) if isinstance(each, program_events.LoggedFigures)]
     assert str(figures["loss"]) == str(number)
 
 

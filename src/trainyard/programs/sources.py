@@ -19,10 +19,5 @@ class Source(StrEnum):
     """A time, or a number in a name: it is shown, and proves nothing."""
 
     @property
-    def rank(self) -> int:
-        """The place in the order, from 0; lower is better."""
-        return list(Source).index(self)
-
-    @property
     def proves(self) -> bool:
         return self is not Source.GUESSED

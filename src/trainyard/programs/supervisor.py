@@ -265,7 +265,11 @@ class ProgramRun:
                 "optimizer_steps": self._optimizer_steps(),
             },
         )
-        self._write_observed()
+        git = self.code_of_modules(seen.modules) if seen.modules and not seen.unobserved else None
+        seen.close(is_on=self.program.observe)
+        packages = {"packages": imported_versions(seen.installed)}
+        known = {"observed": seen.to_json() | packages, **({"git": git} if git else {})}
+        write_json_atomically(self.directory.run_file, {**read_run(self.directory.run_file), **known})
         shift = self.rows.merged.optimizer_shift
         if is_complete and shift is not None:
             for step in seen.models:
@@ -292,16 +296,6 @@ class ProgramRun:
             file.seek(max(self._output_began, size - _LAST_OUTPUT_BYTES))
             return last_traceback(file.read().decode(errors="replace"))
         return None
-
-    def _write_observed(self) -> None:
-        """Record what was observed, and the state of the code that was imported."""
-        observed, run = self.rows.observations, read_run(self.directory.run_file)
-        are_known = bool(observed.modules) and not observed.unobserved
-        code = self.code_of_modules(observed.modules) if are_known else None
-        observed.close(is_on=self.program.observe)
-        packages = {"packages": imported_versions(observed.installed)}
-        known = {"observed": observed.to_json() | packages, **({"git": code} if code else {})}
-        write_json_atomically(self.directory.run_file, {**run, **known})
 
     @property
     def _log(self) -> Path:

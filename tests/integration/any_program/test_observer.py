@@ -158,23 +158,24 @@ def train_and_fail(more):
     raise ValueError("in a thread")
 
 def train(steps, parts=1, divide=True, optimizer=True, nan_at=-1, groups=1, phase=0, wrapped=False,
-          tasks=0):
+          tasks=0, apart=False):
     if groups > 1:
         sys.modules["deepspeed"] = sys  # its ZeRO-3 steps once for each group of parameters
     net = torch.nn.Linear(2, 1)
     stepper = torch.optim.SGD(net.parameters(), lr=0.0 if tasks else 0.1)
     stepper = Wrapper(stepper) if wrapped else stepper
-    others = [torch.optim.SGD([net.bias], lr=0.0) for _ in range(tasks)]
+    trained = torch.ones(1) if apart else net.bias
+    others = [torch.optim.SGD([trained], lr=0.0) for _ in range(tasks)]
     for step in range(steps):
         if phase and step == phase:
-            first, stepper = stepper, torch.optim.SGD([net.bias], lr=0.1)
+            first, stepper = stepper, torch.optim.SGD([trained], lr=0.1)
         for _ in range(parts):
             loss = net(torch.ones(1, 2)).square().mean() * (float("nan") if step == nan_at else 1)
             (loss / parts if divide else loss).backward()
-        printed.append(loss.item())
+        printed.extend([loss.item()] * (3 if tasks and apart else 1))
         for _ in range(groups if optimizer else 0):
             stepper.step()
-        for other in others:
+        for other in others * (3 if apart else 1):
             net(torch.ones(1, 2)).square().mean().backward()
             other.step()
         stepper.zero_grad()
@@ -205,6 +206,8 @@ MODES: dict[str, dict[str, object]] = {
     "by hand": {"steps": 6, "optimizer": False},
     "in groups": {"steps": 6, "groups": 3},
     "in two phases": {"steps": 6, "phase": 4},
+    "of two models": {"steps": 6, "phase": 4, "apart": True},
+    "of a pair, one three times": {"steps": 4, "tasks": 1, "apart": True},
     "by a wrapper": {"steps": 6, "wrapped": True},
     "of two tasks in turns": {"steps": 6, "tasks": 1},
     "of four tasks in turns": {"steps": 6, "tasks": 3},

@@ -34,6 +34,7 @@ ASIDE = "partial-checkpoints"
 WEIGHTS = (".pt", ".pth", ".tar", ".ckpt", ".safetensors", ".keras")
 """Endings by which a search knows checkpoints; what is named or was seen to be saved may have any."""
 _OF_WEIGHTS = (*WEIGHTS, ".bin", ".distcp", ".pkl")
+_BESIDE = (".json", *_OF_WEIGHTS)
 _LOGS = re.compile(r".*\.(log|csv|tsv|jsonl|out|err|lock|py|pid)|events\.out\.tfevents.*|\..*", re.IGNORECASE)
 """Files beside a checkpoint that are none of its parts."""
 _NUMBERED = re.compile(r"checkpoint[-_]\d{1,12}")
@@ -180,7 +181,7 @@ class UnitFinder:
                 files.setdefault(path.parent, []).append(path.name)
         for folder, names in files.items():
             if not any(folder.is_relative_to(each.path) for each in found):
-                found += self.of_files(folder, names, more=False)
+                found += self.of_files(folder, names, more=())
         return [replace(each, is_named=True) for each in outermost(found)]
 
     def _in_folder(self, folder: Path) -> list[ProgramCheckpoint]:
@@ -197,9 +198,9 @@ class UnitFinder:
             return [made, *found]
         names = [path.name for path in files if path.parent == folder]
         if found or len({_numbers(name) for name in names}) > 1:
-            return [*found, *self.of_files(folder, names, more=False)]
+            return [*found, *self.of_files(folder, names, more=())]
         if len(files) == 1:
-            return self.of_files(files[0].parent, [files[0].name], more=False)
+            return self.of_files(files[0].parent, [files[0].name], more=())
         own = [file for file in listing.below(folder.name) if folder.parent / file.path in files]
         return [ProgramCheckpoint(folder, judge_files(folder.name, own))] if own else []
 
@@ -226,9 +227,9 @@ class UnitFinder:
         return made if is_own(map(self.is_own, weights)) else None
 
     def of_files(
-        self, folder: Path, names: Collection[str], *, more: bool = True, is_one: bool = False
+        self, folder: Path, names: Collection[str], *, more: tuple[str, ...] = _BESIDE, is_one: bool = False
     ) -> list[ProgramCheckpoint]:
-        """Return the saves of which the files are, in one folder; with `more` also what was saved with them.
+        """Return the saves of which the files are, in one folder; what was saved with them may end in `more`.
 
         Files with the same number in their names are one save; those without, if they were written together;
         with `is_one` all are.
@@ -240,9 +241,9 @@ class UnitFinder:
         for file in () if is_one else wanted:
             group = next((each for each in groups if _is_together(each, file)), None)
             groups.append([file]) if group is None else group.append(file)
-        for file in known.values() if more else ():
+        for file in known.values():
             is_part = file.path not in names and not _LOGS.fullmatch(file.path)
-            if is_part and file.path.endswith((".json", *_OF_WEIGHTS)) and self.is_own(folder / file.path):
+            if is_part and file.path.endswith(more) and self.is_own(folder / file.path):
                 group = next((each for each in reversed(groups) if _is_together(each, file)), None)
                 if group is not None:
                     group.append(file)
@@ -289,7 +290,9 @@ class UnitFinder:
             own = (each.path for each in events if each.step == step and each.path.parent == folder)
             # Saved at this step, and again at another one.
             lost = next((path.name for path in own if path in of_file and of_file[path][-1].step != step), "")
-            for made in self.of_files(folder, names, is_one=step is not None, more=is_alone):
+            # A program may write the state of each save into a file of its number.
+            more = _BESIDE if is_alone else _BESIDE[:1] if all(map(_numbers, names)) else ()
+            for made in self.of_files(folder, names, is_one=step is not None, more=more):
                 each = replace(_with_event(made, of_file), lacks=lacks)
                 found.append(each.partial(f"{lost} of its save was written again") if lost else each)
         return [replace(each, is_named=True) for each in outermost(found)]

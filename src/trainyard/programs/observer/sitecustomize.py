@@ -651,7 +651,8 @@ class Observer:
         self._is_known = self._has_machine = self._has_ended = False
         self._of_passes = True  # backward passes are the steps until an optimizer steps
         self._steps_of: Any = None
-        self._followed = 0  # the step that an optimizer made first, after another one of its parameters
+        self._followed = 0  # the step that an optimizer made first, after another of its parameters; -1: any
+        self._joined = 0  # the optimizer that has just stepped first, as part of a step that was counted
         self._loss: Any = None  # of the last backward pass
         self._bad: Any = None  # a loss since the last row that is not finite
         self._sum: Any = None  # of the losses on a GPU since the last row: NaN, if one of them is
@@ -1175,7 +1176,10 @@ class Observer:
             if id(owner) != self._newest:
                 self._models = None
             is_new = last == self.step
-            if not is_new and self._followed == self.step:  # it returns: both step once in an iteration
+            if is_new and self._joined == id(owner):
+                # The others do not step any more: their training had ended before its first step.
+                more, self._followed = more + 1, -1
+            if not is_new and self._followed in (-1, self.step):  # it returns: both step once in an iteration
                 steps.update({each: self.step - 1 for each, at in list(steps.items()) if at == self.step})
                 self._followed = 0
         self.step += more * is_new
@@ -1185,6 +1189,7 @@ class Observer:
                 self._loss = self._loss * self._backwards
             groups = getattr(owner, "param_groups", None)
             self._note_step(groups[0].get("lr") if groups else None, self._backwards)
+        self._joined = id(owner) if last is None and self._backwards and not is_new else 0
         self._backwards, self._loss = 0, None
 
     def _note_step(self, rate: Any, backwards: int) -> None:

@@ -152,6 +152,11 @@ SAVES = {
     "several files": Save(tuple((f"out/{each}", 7) for each in PARTS), {"out": (7, tuple(PARTS))}),
     "numbers in parts": Save((("out/a_0.pt", 7), ("out/a_1.pt", 7)), {"out": (7, ("a_0.pt", "a_1.pt"))}),
     "others beside": Save((("out/m.pt", 7),), {"out": (7, ("m.pt", "state.json"))}, ("out/state.json",)),
+    "a state of each": Save(
+        (("out/m_1.pt", 5), ("out/m_2.pt", 7)),
+        {"out/m_1.pt": (5, ("m_1.pt",)), "out": (7, ("m_2.pt", "state_2.json"))},
+        ("out/state_2.json", "out/state.json", "out/other_2.pt"),
+    ),
     "parts of a folder": Save(
         (("out/step_5/model.pt", 7), ("out/step_5/optim.pt", 7)),
         {"out/step_5": (7, ("model.pt", "optim.pt", "progress.json"))},
@@ -160,9 +165,7 @@ SAVES = {
     "a folder in a folder": Save((("out/step_5/m/m.pt", 7),), {"out/step_5": (7, ("m/m.pt",))}),
     "renamed": Save((("out/tmp.pth.tar", 7),), {"out/last.pth.tar": (7, ("last.pth.tar",))}, after=rename),
     "written since": Save((("out/m.pt", 7),), {"out/m.pt": (None, ("m.pt",))}, after=write_again),
-    "a save in progress": Save(
-        (("out/d.pt", 5), ("out/g.pt", 7)), {"out/d.pt": (5, ("d.pt",)), "out/g.pt": (7, ("g.pt",))}
-    ),
+    "in progress": Save((("d.pt", 5), ("g.pt", 7)), {"d.pt": (5, ("d.pt",)), "g.pt": (7, ("g.pt",))}),
     "a cache before the first step": Save((("c.pt", None), ("out/m.pt", 7)), {"out/m.pt": (7, ("m.pt",))}),
     "no step at all": Save((("out/m.pt", None),), {"out/m.pt": (None, ("m.pt",))}),
     "gone": Save((("out/m.pt", 7),), {}, after=lambda root: (root / "out/m.pt").unlink()),
