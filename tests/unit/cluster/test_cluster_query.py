@@ -122,6 +122,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_every_request_meets_this_fault(fault: ApiFault, recorded: Recorded) -> None:
     judge(recorded)

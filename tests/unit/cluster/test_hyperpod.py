@@ -83,6 +83,7 @@ def test_a_refusal_is_said_and_a_failure_tried_again(workspace: tuple[str, list[
         Prometheus(f"{url}/denied", region="eu-west-1").query("up")
 
 
+@pytest.mark.slow
 def test_a_region_is_needed() -> None:
     with pytest.raises(ConfigError, match="--region"):
         Prometheus("https://aps.example", region="")

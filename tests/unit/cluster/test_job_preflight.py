@@ -113,6 +113,7 @@ def test_an_image_is_named_by_its_digest(uri: str, named: str) -> None:
     assert pin_digest(uri, MissingData("not in ECR")) == uri
 
 
+@pytest.mark.slow
 def test_the_zone_is_one_that_fits_all_pods_by_rule() -> None:
     """Each number of free and used nodes in each zone, each size, claim and broken node; a node in none."""
     wrongs = []

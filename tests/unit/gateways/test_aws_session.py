@@ -95,6 +95,7 @@ def test_every_client_signs_with_the_workflows_role(
     assert set(identity.sessions) == {"trainyard-4711"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("service", "fault"), [*itertools.product(("oidc", "sts"), BROKEN)])
 def test_a_broken_answer_is_requested_again(
     service: str,

@@ -236,6 +236,7 @@ class Silent(Listener):
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "said", [b"", HEAD[:20], HEAD, HEAD + b"\r\n", HEAD + b"\r\n" + b"x" * 50_000], ids=len
 )

@@ -67,6 +67,7 @@ def test_without_webhook_and_token_nothing_is_sent() -> None:
     assert slack.post("t", BLOCKS, environment={}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("credentials", [webhook, bot])
 def test_a_rate_limit_and_a_server_error_are_waited_out(server: Slack, credentials: Any) -> None:
     server.answers = [(429, {"Retry-After": "1"}, ""), (503, {}, "oops")]
@@ -76,6 +77,7 @@ def test_a_rate_limit_and_a_server_error_are_waited_out(server: Slack, credentia
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_broken_is_given_up(server: Slack) -> None:
     server.answers = [(500, {}, "no\nidea")] * 20
     with pytest.raises(ServiceError, match="Slack answered 500: no idea"):
@@ -96,6 +98,7 @@ def test_a_refusal_is_not_retried(server: Slack) -> None:
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("credentials", [webhook, bot])
 def test_a_stalled_call_is_abandoned_and_not_retried(
     server: Slack, credentials: Any, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,7 @@ def test_a_job_comes_after_its_parts_and_then_owns_them(cluster: MemoryCluster) 
     assert list(cluster.objects) == [PATHS[0]], "what is shared stays"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(6))
 @pytest.mark.parametrize("status", REFUSALS)
 def test_a_refusal_at_any_step_names_the_object_and_the_next_try_completes_it(

@@ -69,6 +69,7 @@ def wrongs_of(template: Json, *, guarded: bool, zone: str, name: str) -> Iterato
         yield "the pod does not match its own term, so that none would ever start"
 
 
+@pytest.mark.slow
 def test_each_kind_with_efa_requires_one_zone_and_no_other_pod_does() -> None:
     wrongs = []
     for kind, nodes, network, queue, zone in CASES:

@@ -43,6 +43,7 @@ OPERATORS = ("PET_NNODES", "PET_ANYTHING", "MASTER_ADDR", "RANK", "WORLD_SIZE", 
 COUNTS = ("NNODES", "NPROC_PER_NODE", "NODE_RANK")
 
 
+@pytest.mark.slow
 @each_case("kind", KINDS)
 @each_case("command", [(), OWN], ids=["trainer", "own"])
 def test_variables_that_others_set_are_refused(kind: str, command: tuple[str, ...]) -> None:
@@ -95,6 +96,7 @@ NO_EFA = [known.name for known in EACH_SHAPE if not known.efa]
 NO_TYPE: dict[str, Any] = {"instance_type": "", "nodes": 2}
 
 
+@pytest.mark.slow
 @each_case("command", [(), OWN], ids=["trainer", "own"])
 @each_case("name", EFA)
 def test_pods_without_efa_are_refused_unless_tcp_is_asked_for(name: str, command: tuple[str, ...]) -> None:
@@ -179,6 +181,7 @@ def test_our_trainer_needs_a_gpu_where_it_is_told_to_use_one(device: str) -> Non
     assert "did you mean p5.48xlarge?" in line, "its consequences are not told"
 
 
+@pytest.mark.slow
 @each_case("gpus", [1, 2, 8])
 @each_case("processes", [1, 2, 3, 8, 9, 16])
 @each_case("device", ["auto", "cuda:0", "cpu"])

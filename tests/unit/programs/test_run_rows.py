@@ -9,6 +9,8 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from trainyard.config.schema import MonitoringConfig
 from trainyard.programs.program import EVENTS_FILE, Program
 from trainyard.programs.program_records import begin
@@ -117,6 +119,7 @@ SOURCES: dict[str, dict[str, list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 def test_no_verdict_depends_on_the_order_in_which_things_are_read(tmp_path: Path) -> None:
     """The same output, events and file in other pieces, with polls in between: one record."""
     wrong = []

@@ -48,6 +48,7 @@ def health_of(rows: list[Row]) -> Health:
 FIVE = [{"step": step, "time": 1.7e9 + step, "loss": 2.0} for step in range(5)]
 
 
+@pytest.mark.slow
 def test_a_thousand_clean_streams_have_no_alert() -> None:
     found = {seed: health_of(list(clean_rows(seed))).alerts for seed in range(1000)}
     assert {seed: alerts for seed, alerts in found.items() if alerts} == {}

@@ -238,6 +238,7 @@ def test_each_case_of_each_version_under_each_disguise(version: str, name: str) 
         )
 
 
+@pytest.mark.slow
 @each_case("name", NAMES)
 @each_case("version", VERSIONS)
 def test_incomplete_logs_prove_nothing(version: str, name: str) -> None:

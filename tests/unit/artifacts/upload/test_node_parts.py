@@ -142,6 +142,7 @@ def test_the_main_machine_stores_a_checkpoint_once_the_others_have(
     assert "cut short" not in caplog.text, "parts of others that are not listed yet are not leftovers"
 
 
+@pytest.mark.slow
 def test_both_follow_a_run_to_its_end(machines: Machines, folder: Path, store: Store) -> None:
     main, other = machines
     patience = Patience(poll_seconds=0.05)
@@ -207,6 +208,7 @@ def test_fetching_hides_parts_that_are_newer_than_what_is_whole(
     assert (fresh.checkpoints / ".set-aside-step-00000300").is_dir()
 
 
+@pytest.mark.slow
 def test_a_machine_with_a_newer_part_waits_until_the_main_one_lists_it(
     machines: Machines, store: Store, folder: Path
 ) -> None:

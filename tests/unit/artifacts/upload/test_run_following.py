@@ -166,6 +166,7 @@ class MortalUpload:
         """Do nothing: a dead client cleans nothing up."""
 
 
+@pytest.mark.slow
 def test_a_death_loses_only_the_checkpoint_in_flight(folder: Path, make_run: Any, tmp_path: Path) -> None:
     """Also when a stopped run was stored before and has resumed: its first manifest is not an open one."""
     first, run = make_run("first", steps=(100,)), make_run(steps=(100, 200))

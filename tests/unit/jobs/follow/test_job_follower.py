@@ -91,6 +91,7 @@ def test_the_end_is_told_once_and_with_the_pods_that_are_gone() -> None:
 LOST = "Rank 0 lost another process of this run, which died or hung (Connection closed by peer)."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says_why", [True, False])
 def test_the_pod_that_others_lost_is_waited_for(says_why: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_view, "_LAST_SECONDS", 0.1)
@@ -118,6 +119,7 @@ def test_a_job_that_is_deleted_after_its_success_has_succeeded() -> None:
     assert followed(jobs, Script([list_of(*running())], [QUIET])).state is State.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there_another", [False, True])
 def test_a_job_that_is_gone_after_a_gap_is_unknown_whoever_has_its_name(is_there_another: bool) -> None:
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
@@ -141,6 +143,7 @@ def test_time_that_runs_out_ends_with_the_last_state() -> None:
     assert (state.state, state.exit_code) == (State.RUNNING, errors.ExitCode.TIMED_OUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_silent_node_is_reported_and_given_up_once_its_pods_are_removed(removed: bool) -> None:
     """Until then the node may answer again, and nothing is lost."""

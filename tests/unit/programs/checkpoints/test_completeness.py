@@ -230,6 +230,7 @@ def test_an_intact_checkpoint_is_complete(name: str, world: int, tmp_path: Path)
         assert (volume.format, volume.is_complete) == (writer.format, True), volume.why
 
 
+@pytest.mark.slow
 @each_case("damage", shapes.DAMAGES)
 @each_case(("name", "world"), CASES)
 def test_without_a_file_that_its_format_requires_it_is_partial(

@@ -447,6 +447,7 @@ def test_programs_that_count_from_0_have_steps_from_1(folder: Folder, tag: str) 
 # Other libraries.
 
 
+@pytest.mark.slow
 def test_offline_runs_of_wandb_are_read_with_its_own_reader(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

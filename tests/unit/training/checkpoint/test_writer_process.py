@@ -58,6 +58,7 @@ def save(engine: Engine, tensors: Tensors, folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.glob("*.distcp"))]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_reads_checkpoints_written_in_the_background(tmp_path: Path, behind: BackgroundEngine) -> None:
     """Also a transposed tensor and a slice, whose copies are contiguous."""

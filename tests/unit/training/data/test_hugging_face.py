@@ -79,6 +79,7 @@ def open_data_stream(folder: Path | str, *, length: int = 16, **changes: object)
     return open_stream(DataConfig.model_validate(data), ModelConfig(name="m"))
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_to_its_end_in_order_and_again(folder: Path) -> None:
     stream = texts(folder)
     assert all_texts(stream) == all_texts(stream) == all_texts(stream, count=90) == ROWS

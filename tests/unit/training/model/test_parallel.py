@@ -67,6 +67,7 @@ def test_shards_are_cast_and_summed_up_as_configured(
     assert {p.grad.dtype for p in model.model.parameters() if p.grad is not None} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_split_at_the_buckets_of_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single graph would return all gradients at its end, and no bucket would be exchanged earlier."""
     graphs: list[Any] = []
@@ -233,6 +234,7 @@ def thirty_two() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("thirty_two")
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")  # nothing writes to it
 @pytest.mark.parametrize(

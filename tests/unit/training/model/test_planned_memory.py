@@ -37,6 +37,7 @@ from trainyard.training.runtime.world import ALONE, World
 OPTIMIZER = "Optimizer.step#AdamW.step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "dtype", "accumulation"), [(2, "float32", 3), (8, "bfloat16", 3)])
 def test_accumulation_over_shards_takes_planned_memory(processes: int, dtype: str, accumulation: int) -> None:
     shape = {"hidden_size": 256, "intermediate_size": 704, "num_layers": 8, "max_position_embeddings": 64}

@@ -141,6 +141,7 @@ def round_through(kind: TYPES, judge: Any) -> None:
                 parameter.copy_(torch.from_numpy(gguf.quants.dequantize(stored, kind).copy()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "shard"), [*((family, "100KB") for family in FAMILIES), (FAMILIES[-1], "50GB")]
 )

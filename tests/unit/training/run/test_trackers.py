@@ -80,6 +80,7 @@ def test_a_tracker_that_fails_is_dropped_and_the_others_continue(caplog: pytest.
     ]
 
 
+@pytest.mark.slow
 def test_tensorboard_draws_the_rows_of_the_segment_that_resumed(tmp_path: Path) -> None:
     """Rows of a killed segment after its checkpoint of step 2 must not appear beside their replacements."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

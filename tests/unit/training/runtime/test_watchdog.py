@@ -83,6 +83,7 @@ def test_slow_work_has_ten_times_as_long(alarm: Alarm) -> None:
     assert dog.limit() == 0.2
 
 
+@pytest.mark.slow
 def test_time_in_which_the_process_could_not_run_does_not_count(
     alarm: Alarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_another_process_can_call(alarm: Alarm) -> None:
     assert alarm.rung[0].seconds < 50
 
 
+@pytest.mark.slow
 def test_patience_is_short_when_a_process_has_ended(alarm: Alarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.training.runtime.watchdog._LOST_SECONDS", 0.2)
     ended: list[int] = []

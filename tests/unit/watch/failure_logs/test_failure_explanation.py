@@ -318,6 +318,7 @@ def test_healthy_documents_decide_nothing() -> None:
     assert len(healthy()) >= 50
 
 
+@pytest.mark.slow
 def test_a_healthy_document_never_takes_the_place_of_the_cause() -> None:
     wrong, documents = [], healthy()
     for row in table()["rows"]:
