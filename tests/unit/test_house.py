@@ -20,7 +20,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 # Its folder is on the path of programs, where any other module could be imported; it takes that off the path.
-OBSERVER = LIBRARY / "programs" / "observer" / "sitecustomize.py"
+OBSERVER = [*(LIBRARY / "programs" / "observer").glob("*.py")]
 
 POSITIONAL = 4
 PURE = {"config", "run", "errors"}
@@ -83,7 +83,7 @@ IN_SOMEBODYS_PROGRAM = {
     "src/trainyard/__init__.py",
     "src/trainyard/programs/integrations/transformers_callback.py",
     "src/trainyard/programs/integrations/lightning_callback.py",
-    "src/trainyard/programs/observer/sitecustomize.py",
+    *(str(path.relative_to(ROOT)) for path in OBSERVER),
 }
 """Called in a training program of somebody else, where nothing of ours may raise an exception."""
 PURE_PARTS = {"plan", "image", "cluster", "github", "machine", "jobs", "watch", "proof", "report"}
@@ -172,7 +172,7 @@ BUDGETS = {
     "config": 2_320,
     "proof": 2_790,
     REST: 4_480,
-    "src": 82_110,
+    "src": 82_120,
     "tests": 76_580,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
@@ -340,7 +340,7 @@ def test_a_room_keeps_its_budget_or_shrinks() -> None:
     assert wrong == []
 
 
-FOLDERS = sorted({path.parent for path in MODULES} - {OBSERVER.parent})
+FOLDERS = sorted({path.parent for path in MODULES} - {OBSERVER[0].parent})
 
 
 @over(FOLDERS)
@@ -446,7 +446,7 @@ def test_the_library_does_not_print(path: Path) -> None:
     assert [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"] == []
 
 
-@over([each for each in (*MODULES, *SCRIPTS) if each != OBSERVER])
+@over([each for each in (*MODULES, *SCRIPTS) if each not in OBSERVER])
 def test_nobody_edits_the_import_path(path: Path) -> None:
     found = (n for n in nodes(path) if isinstance(n, ast.Attribute) and n.attr == "path")
     assert [n.lineno for n in found if isinstance(n.value, ast.Name) and n.value.id == "sys"] == []
