@@ -188,7 +188,8 @@ def parse_yaml(content: bytes | str, name: str) -> Any:
         raise DamagedFileError(error.at(name)) from None
 
 
-# The emitter in C takes a quarter of the time of that in Python. It escapes emoji; the rest is the same text.
+# The emitter in C takes a quarter of the time of that in Python. It writes emoji and
+# some odd keys in another form, which reads back equal.
 class _CoreDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes text that YAML 1.1 or the core schema would take for something else; repeats no anchors."""
 

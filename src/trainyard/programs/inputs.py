@@ -27,6 +27,8 @@ LOCKS = (*_PINNED, "requirements.lock", "requirements.txt", "environment.yml", "
 # Endings of what programs write, and of data: a file that is named and has one of them is not hashed by name.
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".npy", ".onnx", ".h5")
 _NO_NAMED_INPUTS = (*_WEIGHTS, ".log", ".out")
+# In locks of uv, poetry, PDM and pylock: a package that lies in a folder, whose version may change with it.
+_FOLDERS = {"editable", "directory", "virtual", "path"}
 _MOST_NAMED_BYTES = 64 * 2**20
 _SHELLS, _WRITERS = ("sh", "bash", "dash", "zsh"), ("tee",)
 
@@ -99,19 +101,23 @@ def lock_fault(lock: Path) -> str:
 def imported_versions(installed: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Return the version by canonical name of each package that has one of the modules in `installed`.
 
-    Those are paths without an ending, by the folder of the packages: `google/protobuf` in `site-packages`.
+    Those are paths without an ending, by the folder of the packages: `google/protobuf` in `site-packages`. A
+    module of several packages is none's, and a package that is recorded with two versions has none.
     """
-    found = {}
+    found: dict[str, set[str]] = {}
     for folder, modules in installed.items():
+        owners: dict[str, list[tuple[str, str]]] = {}
         for each in metadata.distributions(path=[folder]):
-            with suppress(
-                OSError, ValueError, TypeError, KeyError
-            ):  # a broken one, as of an install that failed
+            with suppress(OSError, ValueError, TypeError, KeyError):  # the rest of an install that failed
                 listed = each.read_text("RECORD") or each.read_text("top_level.txt") or ""
-                files = set(re.findall(r"^(([^/.,\n]+)(?:/[^/.,\n]+)?)", listed, flags=re.MULTILINE))
-                if not {*modules}.isdisjoint(path for pair in files for path in pair):
-                    found[canonicalize_name(each.name)] = str(Version(each.version))
-    return dict(sorted(found.items()))
+                one = (canonicalize_name(each.name, validate=True), str(Version(each.version)))
+                paths = re.findall(r"^(([^/.,\n]+)(?:/[^/.,\n]+)?)", listed, flags=re.MULTILINE)
+                for path in {path for pair in paths for path in pair}.intersection(modules):
+                    owners.setdefault(path, []).append(one)
+        for several in owners.values():
+            if len({name for name, _ in several}) == 1:
+                found.setdefault(several[0][0], set()).update(version for _, version in several)
+    return {name: versions.pop() for name, versions in sorted(found.items()) if len(versions) == 1}
 
 
 def other_versions(lock: Path, imported: Mapping[str, str]) -> list[str]:
@@ -120,15 +126,16 @@ def other_versions(lock: Path, imported: Mapping[str, str]) -> list[str]:
     A lock of conda or pixi has names of its own and is not compared.
     """
     pins: dict[str, list[str]] = {}
-    with suppress(ValueError, TypeError, AttributeError, KeyError):  # what it pins is not known
+    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):  # what it pins is not known
         for name, exact in _pins(lock):
             pins.setdefault(canonicalize_name(name), []).append(exact)
     found = []
     for name in imported.keys() & pins.keys():
         with suppress(ValueError):  # a pin of another kind
-            # A lock for several machines may pin several versions.
+            # A lock for several machines may pin several versions; an empty one is of a folder or an address.
             if not any(SpecifierSet(pin).contains(imported[name], prereleases=True) for pin in pins[name]):
-                found.append(f"{name} {imported[name]}, not {' or '.join(pins[name]).replace('=', '')}")
+                pinned = " or ".join(dict.fromkeys(pins[name])).replace("=", "")
+                found.append(f"{name} {imported[name]}, not {pinned}")
     return sorted(found)
 
 
@@ -136,17 +143,20 @@ def _pins(lock: Path) -> Iterator[tuple[str, str]]:
     """Yield name and specifier of each package that a lock pins."""
     if lock.name == "Pipfile.lock":
         content = json.loads(lock.read_bytes())
-        for name, facts in (content["default"] | content["develop"]).items():
+        for name, facts in (content.get("default", {}) | content.get("develop", {})).items():
             yield name, facts.get("version", "")
     elif (lock.suffix == ".lock" and lock.name in _PINNED) or lock.suffix == ".toml":
         content = tomllib.loads(lock.read_text("utf-8"))
         for facts in content.get("package") or content["packages"]:
-            yield facts["name"], f"=={facts['version']}" if "version" in facts else ""
+            source = facts.get("source", {})
+            is_folder = not _FOLDERS.isdisjoint((*facts, *source, source.get("type")))
+            yield facts["name"], f"=={facts['version']}" if "version" in facts and not is_folder else ""
     elif lock.name not in _PINNED and lock.suffix not in (".yml", ".yaml"):
         for words in _requirements(lock, frozenset()):
             with suppress(InvalidRequirement):
                 wanted = Requirement(words)
-                yield wanted.name, str(wanted.specifier)
+                exact = (f"=={one.version}" for one in wanted.specifier if one.operator in ("==", "==="))
+                yield wanted.name, next(exact, "")
 
 
 def _requirements(lock: Path, included_by: frozenset[Path]) -> Iterator[str]:

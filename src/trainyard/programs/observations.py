@@ -167,7 +167,11 @@ class Observations:
                 edited = facts["edited"] if isinstance(facts.get("edited"), list) else known
                 self.certain |= {(path, sha) for path, sha in known.items() if path not in edited}
                 places = facts["installed"] if isinstance(facts.get("installed"), dict) else {}
-                process.installed = {_text(place): set(names) for place, names in places.items()}
+                process.installed = {
+                    place: {name for name in names if isinstance(name, str)}
+                    for place, names in places.items()
+                    if isinstance(names, list) and "\0" not in place
+                }
             case "exception":
                 process.error_at = self._count
                 named = (facts.get(name) for name in ("type", "message", "place", "cause", "code"))
@@ -262,7 +266,8 @@ class Observations:
     def installed(self) -> dict[str, set[str]]:
         """The modules that the training imported from packages, by the folder of these."""
         found: dict[str, set[str]] = {}
-        for place, names in (pair for each in self._leaders for pair in each.installed.items()):
+        trained = [each for each in self._leaders if each.steps]
+        for place, names in (pair for each in trained for pair in each.installed.items()):
             found[place] = found.get(place, set()) | names
         return found
 

@@ -84,8 +84,11 @@ class ProgramRun:
     _started: float = field(init=False)
     _last_search: float = 0.0
     _last_check: float = 0.0
-    _has_compared: bool = False
-    """Whether the imported packages were compared with the lock."""
+    _known_modules: dict[str, set[str]] = field(default_factory=dict)
+    _packages: dict[str, str] = field(default_factory=dict)
+    """The versions that packages had when they were imported."""
+    _other_versions: list[str] = field(default_factory=list)
+    """Those that the lock pins with another one."""
     _pid: int = 0
     _output_began: int = 0
     _earlier_sources: Mapping[str, str] = field(default_factory=dict)
@@ -158,6 +161,7 @@ class ProgramRun:
             self._take()
             sooner = _TAKE_SECONDS - _WAIT_SECONDS if self.checkpoints.is_waiting else 0.0
             self._last_search = time.monotonic() - sooner
+        self._note_packages()
         if now - self._last_check >= _CHECK_SECONDS:
             self._check_pythons()
         network, newest = self.network, self.rows.writer.newest
@@ -187,10 +191,6 @@ class ProgramRun:
         self._last_check = time.monotonic()
         if self._pid and self.program.observe:
             self.rows.observations.check(self.pythons(self._pid))
-        if self.is_first and not self._has_compared and self.rows.observations.installed:
-            self._has_compared = True
-            for text in self._other_versions():
-                LOG.warning("this run cannot be proven: it imported %s as its lock pins", text)
 
     def note_signal(self, name: str) -> None:
         LOG.warning("%s received", name)
@@ -261,14 +261,13 @@ class ProgramRun:
                 "sources": self.rows.merged.sources or self._earlier_sources,
                 "unit": "epochs" if self.rows.merged.counts_epochs else None,
                 "changed_inputs": self._changed_inputs(),
-                "other_versions": self._other_versions(),
                 "optimizer_steps": self._optimizer_steps(),
             },
         )
+        self._note_packages()
         git = self.code_of_modules(seen.modules) if seen.modules and not seen.unobserved else None
         seen.close(is_on=self.program.observe)
-        packages = {"packages": imported_versions(seen.installed)}
-        known = {"observed": seen.to_json() | packages, **({"git": git} if git else {})}
+        known = {"observed": {**seen.to_json(), "packages": self._packages}, **({"git": git} if git else {})}
         write_json_atomically(self.directory.run_file, {**read_run(self.directory.run_file), **known})
         shift = self.rows.merged.optimizer_shift
         if is_complete and shift is not None:
@@ -339,9 +338,11 @@ class ProgramRun:
 
     def _changed_inputs(self) -> list[str]:
         run, lock, changed = read_run(self.directory.run_file), self.program.lock, list[str]()
+        digest = ""
         with suppress(OSError):
-            if lock is not None and run.get("lock_sha256") not in (None, sha256_of_file(lock)):
-                changed.append(f"the lock {lock.name}")
+            digest = sha256_of_file(lock) if lock else ""
+        if lock is not None and run.get("lock_sha256") not in (None, digest):
+            changed.append(f"the lock {lock.name}")
         now: dict[str, Any] | None = {}
         with suppress(ConfigError, OSError):
             now = self.data()
@@ -350,10 +351,23 @@ class ProgramRun:
         modules = self.changed_modules(self.rows.observations.certain)
         return changed + [f"the code {name}" for name in modules]
 
-    def _other_versions(self) -> list[str]:
-        """Return which packages were imported with other versions than the lock pins."""
-        lock = self.program.lock
-        return other_versions(lock, imported_versions(self.rows.observations.installed)) if lock else []
+    def _note_packages(self) -> None:
+        """Record which packages were imported, and which of them with another version than the lock pins."""
+        installed, lock = self.rows.observations.installed, self.program.lock
+        if not self.is_first or installed == self._known_modules:
+            return
+        known = self._known_modules.items()
+        new = {place: names - dict(known).get(place, set()) for place, names in installed.items()}
+        self._known_modules = installed
+        self._packages = imported_versions(new) | self._packages  # an upgrade comes too late for the program
+        found = other_versions(lock, self._packages) if lock else []
+        if others := [each for each in found if each not in self._other_versions]:
+            self._other_versions += others
+            run = {**read_run(self.directory.run_file), "other_versions": self._other_versions}
+            write_json_atomically(self.directory.run_file, run)
+            if "image_digest" not in run:
+                text = "; ".join(others)
+                LOG.warning("this run cannot be proven: it imported %s as its lock pins", text)
 
     def _note_hang(self) -> str:
         """Keep the stacks of a hang, record it on the first node, and return it in words."""

@@ -77,11 +77,13 @@ def packages_outside_lock(run: RecordedFacts) -> str | None:
 
     In an image whose digest is on record they are those of the image.
     """
-    found = section_or_empty(run, "outcome").get("other_versions", [])
-    if not found or not isinstance(found, list) or "image_digest" in run:
+    segments = [run, *(each for each in run.get("history", []) if isinstance(each, dict))]
+    lists = [each.get("other_versions") for each in segments]
+    found = [*dict.fromkeys(str(one) for each in lists if isinstance(each, list) for one in each)]
+    if not found or "image_digest" in run:
         return None
     more = f", and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
-    names = "; ".join(map(str, found[:_MOST_FILES]))
+    names = "; ".join(found[:_MOST_FILES])
     return f"imported with another version than its lock pins: {names}{more}"
 
 

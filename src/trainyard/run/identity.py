@@ -52,7 +52,7 @@ TOPOLOGY_KEYS = {
     "nccl_algorithm": "another NCCL algorithm",
     "nccl_protocol": "another NCCL protocol",
 }
-_SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256")
+_SEGMENT_KEYS = (*ORIGIN_KEYS, *TOPOLOGY_KEYS, "computation_sha256", "other_versions")
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _INSTANCE_TYPE = re.compile(r"(ml\.)?[a-z]\w*(-\w+)?\.[0-9a-z-]+")
 _IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

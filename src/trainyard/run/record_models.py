@@ -231,6 +231,8 @@ class RunRecord(Section):
     config_file: Text | None = None
     config_sha256: Text | None = None
     lock_sha256: Text | None = None
+    other_versions: list[Any] = []
+    """Packages that a program imported with another version than its lock pins: `torch 2.15.0, not 2.9.0`."""
     image_digest: Text | None = None
     image_name: Text | None = None
     owner: Text | None = None
