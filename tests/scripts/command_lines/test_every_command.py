@@ -211,7 +211,7 @@ def test_each_value_has_a_name_in_the_help(name: str) -> None:
 
 @each_case("name", SCRIPTS)
 def test_every_option_has_the_type_of_its_value(name: str) -> None:
-    """`command/arguments.py` has the types; `test_arguments.py` gives them wrong values."""
+    """`command/arguments.py` has the types; `test_usage_errors.py` gives them wrong values."""
     for option in options_of(name):
         metavar = str(option.action.metavar or "")
         if metavar in ("FILE", "DIR", "RUN_DIR", "LOCK"):

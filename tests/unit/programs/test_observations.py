@@ -291,11 +291,11 @@ def test_a_module_is_certain_that_was_not_edited_since_its_import_began(
         known = {"_modules": {}, "_edited": [], "_noted": set(), "_sought": {"helper": moment}, "_began": 0.0}
         known |= {"_main_file": "", "_root": str(tmp_path), "_rank": lambda: 0}
         vars(observer).update(known, report=lambda _, **facts: told.append(facts))
-        known |= {"_early": {"yaml"}, "_installed": {}}
+        known |= {"_early": {"hypothesis"}, "_installed": {}}
         vars(observer).update(known)
         observer._note_modules()
         names = told[-1]["installed"][str(Path(pytest.__file__).parents[1])]
-        assert "pytest" in names and {"yaml", "sys", "trainyard"}.isdisjoint(names)
+        assert "pytest" in names and {"hypothesis", "sys", "trainyard"}.isdisjoint(names)
         assert (told[-1]["files"].keys(), told[-1]["edited"]) == ({str(path)}, edited)
 
 
