@@ -161,7 +161,7 @@ BUDGETS = {
     "gateways": 8_220,
     "jobs": 7_100,
     "artifacts": 6_620,
-    "programs": 9_270,
+    "programs": 9_300,
     "report": 5_210,
     "image": 3_900,
     "cluster": 3_700,
@@ -172,8 +172,8 @@ BUDGETS = {
     "config": 2_320,
     "proof": 2_790,
     REST: 4_480,
-    "src": 82_120,
-    "tests": 76_580,
+    "src": 82_160,
+    "tests": 76_650,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 

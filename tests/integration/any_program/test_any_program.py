@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 from tests import warm_start
 
@@ -71,7 +70,7 @@ def repository(tmp_path: Path) -> Repository:
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "tokens.txt").write_text("1 2 3")
     (folder / "train.py").write_text(TRAINER.read_text())
-    (folder / "requirements.txt").write_text("numpy==2.0.0\n")
+    (folder / "requirements.txt").write_text("pinned==1.0\n")
     (folder / ".gitignore").write_text("out/\ndied\n")
     found = Repository(folder)
     found.git("init", "-q")
@@ -390,16 +389,49 @@ def test_inputs_that_change_while_it_runs_are_reported(repository: Repository) -
     )
 
 
+# Trains, and upgrades a package while it does, once it is known which version was imported.
+UPGRADED = """
+import pathlib, sys, time
+sys.path.append(".venv/site-packages")
+import tiny, torch
+
+optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)])
+optimizer.step()
+until, run = time.monotonic() + 60, pathlib.Path(sys.argv[1])
+if "upgrade" in sys.argv:
+    while "other_versions" not in run.read_text() and time.monotonic() < until:
+        time.sleep(0.6)
+        optimizer.step()
+    info = pathlib.Path(".venv/site-packages/tiny-1.0.dist-info")
+    info = info.rename(info.with_name("tiny-2.0.dist-info"))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: tiny\\nVersion: 2.0\\n")
+"""
+
+
 def test_a_package_of_another_version_than_the_lock_pins_is_red(repository: Repository) -> None:
-    script = "import torch; given = torch.ones(1, requires_grad=True); torch.optim.SGD([given]).step()"
-    for version, is_proven in ((numpy.__version__, True), ("2.0.0", False)):
-        (repository.folder / "requirements.txt").write_text(f"numpy=={version}\n")
-        repository.git("commit", "-q", "-a", "--allow-empty", "-m", "Pin")
-        done = repository.run("--json", "--run-dir", f"runs/{version}", "--", sys.executable, "-c", script)
+    """The version at its import counts: the last program upgrades it while it trains, as its owner may."""
+    packages = repository.folder / ".venv" / "site-packages"
+    info = packages / "tiny-1.0.dist-info"
+    info.mkdir(parents=True)
+    (packages / "tiny.py").write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+    (info / "RECORD").write_text("tiny.py,,\n")
+    (repository.folder / ".gitignore").write_text(".venv\n")
+    (repository.folder / "train.py").write_text(UPGRADED)
+    for name, version, upgrades in (("a", "1.0", False), ("b", "2.0", False), ("c", "2.0", True)):
+        (repository.folder / "requirements.txt").write_text(f"tiny=={version}\n")
+        repository.git("add", "-A")
+        repository.git("commit", "-q", "--allow-empty", "-m", "Pin")
+        words = (sys.executable, "train.py", f"runs/{name}/run.json", *["upgrade"] * upgrades)
+        done = repository.run("--json", "--run-dir", f"runs/{name}", "--", *words)
 
         part = parts_of(json.loads(done.stdout))["repeatable"]
-        fact = f"imported with another version than its lock pins: numpy {numpy.__version__}, not 2.0.0"
-        assert (part["passed"], part["evidence"] == fact) == (is_proven, not is_proven), part
+        fact = "imported with another version than its lock pins: tiny 1.0, not 2.0"
+        assert (part["passed"], part["evidence"] == fact) == (version == "1.0", version == "2.0"), (
+            name,
+            part,
+        )
+    assert (packages / "tiny-2.0.dist-info").exists()
 
 
 def test_a_missing_fact_is_named_with_what_adds_it(repository: Repository) -> None:

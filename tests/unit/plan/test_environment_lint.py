@@ -164,6 +164,11 @@ def test_a_manifest_that_is_right_has_no_findings() -> None:
     assert findings(MANIFEST.replace("a/b:1", "a/${NAME}")) == [], "the variable may have the tag"
 
 
+def test_a_template_of_one_pod_may_have_its_node_rank() -> None:
+    ranked = MANIFEST.replace("image: a/b:1", 'image: a/b:1\n              args: ["--node_rank=1"]')
+    assert findings(ranked.replace("replicas: 3", "replicas: 1")) == []
+
+
 CHANGES: list[tuple[str, str, Severity, str, str]] = [
     ("name: pytorch\n", "name: megatron\n", E, "containers", "no container is called pytorch"),
     ("efa: 32", "efa: 4", W, "vpc.amazonaws.com/efa", "4 of the 32"),

@@ -63,33 +63,42 @@ def test_a_file_that_leaves_a_version_open_is_no_lock(tmp_path: Path) -> None:
     assert find_lock(tmp_path) == tmp_path / "uv.lock"
 
 
-def test_a_package_that_was_imported_has_the_version_that_the_lock_pins(tmp_path: Path) -> None:
-    folder, files = tmp_path / "site-packages", {"a_b": "a_b", "google_x": "google/x", "google_y": "google/y"}
-    for name, module in {**files, "yaml": "YAML_IS/z"}.items():
-        info = folder / f"{name}-1.0+cpu.dist-info"
+def test_the_version_of_a_package_is_known_by_the_modules_that_it_alone_has(tmp_path: Path) -> None:
+    folder, described = tmp_path / "site-packages", "Metadata-Version: 2.1\nName: {}\nVersion: {}\n"
+    records = {
+        "a_b": (described.format("a_b", "1.0+cpu"), "a_b/__init__.py"),
+        "google_x": (described.format("google_x", "1.0"), "google/x/__init__.py"),
+        "google_y": (described.format("google_y", "1.0"), "google/y/__init__.py"),
+        "shares": (described.format("shares", "1.0"), "tests/__init__.py"),
+        "also_shares": (described.format("also_shares", "1.0"), "tests/__init__.py"),
+        "twice": (described.format("twice", "1.0"), "twice.py"),
+        "Twice": (described.format("Twice", "2.0"), "twice.py"),
+        "broken": ("\udcff", "a_b/__init__.py"),
+        "~_b": (described.format("~_b", "0.9"), "a_b/__init__.py"),  # as pip leaves it
+        "no_version": ("Name: a-b\n", "a_b/__init__.py"),
+        "odd": (described.format("a-b", "x y"), "a_b/__init__.py"),
+    }
+    for name, (text, file) in records.items():
+        info = folder / f"{name}-1.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0+cpu\n")
-        (info / "RECORD").write_text(
-            f"{module}/__init__.py,sha256=x,1\n{name}-1.0+cpu.dist-info/METADATA,,\n"
-        )
-    for name, metadata in (
-        ("broken", b"\xff"),
-        ("no_version", b"Name: a-b\n"),
-        ("odd", b"Name: a-b\nVersion: x y\n"),
-    ):
-        (folder / f"{name}-1.dist-info").mkdir()
-        (folder / f"{name}-1.dist-info" / "METADATA").write_bytes(metadata)
-        (folder / f"{name}-1.dist-info" / "RECORD").write_text("a_b/__init__.py,,\n")
-    imported = imported_versions({str(folder): {"a_b", "google/x", "json"}, str(tmp_path / "none"): {"yaml"}})
-    assert imported == {"a-b": "1.0+cpu", "google-x": "1.0+cpu"}
-    toml = '[[{}]]\nname = "me"\nsource = {{ editable = "." }}\n[[{}]]\nname = "A_b"\nversion = "{}"\n'
-    conda = "dependencies:\n  - a-b={}\n"
-    pipfile = '{{"default": {{"me": {{"path": "."}}}}, "develop": {{"a.b": {{"version": "=={}"}}}}}}'
+        (info / "METADATA").write_text(text, errors="surrogateescape")
+        (info / "RECORD").write_text(f"{file},sha256=x,1\n{name}-1.dist-info/METADATA,,\n")
+    modules = {"a_b", "google/x", "json", "tests", "twice"}
+    imported = imported_versions({str(folder): modules, str(tmp_path / "none"): {"a_b"}})
+    assert imported == {"a-b": "1.0+cpu", "google-x": "1.0"}
+
+
+def test_a_package_has_the_version_that_the_lock_pins_unless_it_lies_in_a_folder(tmp_path: Path) -> None:
+    toml = (
+        '[[package]]\nname = "me"\nsource = {{ editable = "." }}\n[[package]]\nname = "A_b"\nversion = "{}"\n'
+    )
+    conda, imported = "dependencies:\n  - a-b={}\n", {"a-b": "1.0+cpu", "me": "2"}
     shapes = {
-        "Pipfile.lock": pipfile,
-        **{name: toml.replace("{}", "package", 2) for name in ("uv.lock", "poetry.lock", "pdm.lock")},
-        "pylock.toml": toml.replace("{}", "packages", 2),
+        "Pipfile.lock": '{{"default": {{"me": {{"path": "."}}, "a.b": {{"version": "=={}"}}}}}}',
+        **dict.fromkeys(("uv.lock", "poetry.lock", "pdm.lock"), toml),
+        "pylock.toml": toml.replace("package", "packages"),
         "requirements.txt": "b @ file:///b\nA_b=={} ; python_version > '3' \\\n  --hash=sha256:0\nc==7\n",
+        "requirements.lock": "a-b==={},>=0.1\n",
         "conda-lock.yml": conda,
         "environment.yml": conda,
     }
@@ -99,6 +108,10 @@ def test_a_package_that_was_imported_has_the_version_that_the_lock_pins(tmp_path
             differs = version in ("1.1", "1.0+cuda") and text is not conda
             expected = [f"a-b 1.0+cpu, not {version}"] * differs
             assert other_versions(tmp_path / name, imported) == expected, (name, version)
+    in_folders = ('version = "1.1"\npath = "."', 'version = "1.1"\n[package.source]\ntype = "directory"')
+    for text in (*in_folders, 'version = "1.1"\nsource = { virtual = "." }', 'version = "1.1'):
+        (tmp_path / "uv.lock").write_text(f'[[package]]\nname = "a-b"\n{text}\n')
+        assert other_versions(tmp_path / "uv.lock", imported) == [], text
     (tmp_path / "requirements.txt").write_text("a-b==2 ; os_name == 'nt'\na-b==1.0 ; os_name != 'nt'\n")
-    (tmp_path / "uv.lock").write_text("not TOML")
-    assert [other_versions(tmp_path / name, imported) for name in ("requirements.txt", "uv.lock")] == [[], []]
+    assert other_versions(tmp_path / "requirements.txt", imported) == []
+    assert other_versions(tmp_path / "none.txt", imported) == [], "it may be removed while the program runs"

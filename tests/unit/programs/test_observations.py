@@ -210,7 +210,11 @@ def test_facts_that_are_none_are_left_out() -> None:
     found = observed(
         (1, "loaded", {"script": 7, "parents": "x"}),
         (1, "machine", {"world": 3}),
-        (1, "modules", {"files": {"/a.py": "0" * 64, "/b.py": 4}}),
+        (
+            1,
+            "modules",
+            {"files": {"/a.py": "0" * 64, "/b.py": 4}, "installed": {"/s": 5, "/\0": [], "/t": [[1]]}},
+        ),
         (1, "exception", {"type": ["x"]}),
     )
     assert found.modules == {"/a.py": "0" * 64}

@@ -12,8 +12,9 @@ import pytest
 from tests.cases import each_case
 
 from trainyard.proof.proof import Configuration, Part, Proof, ProofPlace, Recomputed, prove
+from trainyard.proof.repeatability import packages_outside_lock
 from trainyard.proof.resume_jumps import ResumeJumps
-from trainyard.run.identity import read_origin
+from trainyard.run.identity import history_of, read_origin
 
 STEPS = 600
 PLACE = ProofPlace("runs/a", "file:///store", 7)
@@ -166,6 +167,15 @@ def test_no_missing_fact_or_fact_of_another_type_counts(path: tuple[str, ...], w
             inner = inner[key]
         del inner[path[-1]]
     assert not judge(run).proven
+
+
+def test_no_segment_imported_other_versions_than_its_lock_pins() -> None:
+    before = {"lock_sha256": "a" * 64, "other_versions": ["x 1, not 2"]}
+    resumed = {"lock_sha256": "a" * 64, "history": history_of(before, until=3)}
+    for run in (before, resumed):
+        assert "x 1, not 2" in str(packages_outside_lock(run)), run
+        assert packages_outside_lock({**run, "image_digest": "sha256:0"}) is None
+    assert packages_outside_lock({"history": history_of(before, until=0)}) is None
 
 
 def test_an_empty_run_proves_nothing() -> None:

@@ -37,6 +37,10 @@ def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
     """Yield judgements about a document that describes pods; none about any other document."""
     title = " ".join((document.text("kind"), document.mapping("metadata").text("name"))).strip()
     kind, pods, several = document.text("kind"), list(pod_specs(document)), (nodes_of(document) or 1) > 1
+    # A template of one pod may have its own node rank: the Master has 0.
+    single = [
+        each.mapping("template", "spec") for each in all_mappings(document) if each.text("replicas") == "1"
+    ]
     found = [*map(_volumes, pods)]
     if kind not in ("Secret", "ConfigMap"):
         found.append(_secrets(document))
@@ -46,7 +50,8 @@ def judge_manifest(document: LocatedMapping) -> Iterator[Finding]:
     for pod in pods:
         for number, container in enumerate(pod.items_of("containers")):
             where = f"{title}, container {container.text('name')}"
-            for each in _container(container, pod, several=several):
+            shares = several and not any(pod is each for each in single)
+            for each in _container(container, pod, several=several, shares=shares):
                 # KubeRay mounts a /dev/shm of the size of the memory in the first one.
                 if number or each.subject != SHARED_MEMORY or not kind.startswith("Ray"):
                     yield replace(each, area=where)
@@ -154,7 +159,9 @@ def _volumes(pod: LocatedMapping) -> Iterator[Finding]:
             )
 
 
-def _container(container: LocatedMapping, pod: LocatedMapping, *, several: bool) -> Iterator[Finding]:
+def _container(
+    container: LocatedMapping, pod: LocatedMapping, *, several: bool, shares: bool
+) -> Iterator[Finding]:
     resources = container.mapping("resources")
     requests, limits = resources.mapping("requests"), resources.mapping("limits")
     for name in (GPU, EFA):
@@ -175,7 +182,7 @@ def _container(container: LocatedMapping, pod: LocatedMapping, *, several: bool)
             "mount an emptyDir with medium: Memory there",
         )
     yield from _interfaces(limits, pod, several=several)
-    yield from _command(container, pod, several=several)
+    yield from _command(container, pod, shares=shares)
     image = container.text("image")
     tag = image.rpartition("/")[2].partition(":")[2]
     is_open = re.search(r"\$(\w+|\{\w+\})$", image)  # the template's variable has the tag
@@ -216,7 +223,7 @@ def _interfaces(limits: LocatedMapping, pod: LocatedMapping, *, several: bool) -
         )
 
 
-def _command(container: LocatedMapping, pod: LocatedMapping, *, several: bool) -> Iterator[Finding]:
+def _command(container: LocatedMapping, pod: LocatedMapping, *, shares: bool) -> Iterator[Finding]:
     """Yield fixed node ranks, and folders for checkpoints that are on no volume.
 
     A relative folder is below the working directory of the image, so it is only known to be lost if the
@@ -231,7 +238,7 @@ def _command(container: LocatedMapping, pod: LocatedMapping, *, several: bool) -
     folder = PurePosixPath(container.text("workingDir") or ".")
     for key in ("command", "args"):
         line = _line_of(container.get(key))
-        if several and _NODE_RANK.search(line):
+        if shares and _NODE_RANK.search(line):
             yield _error(
                 container.lines[key],
                 key,
