@@ -81,7 +81,7 @@ def change(owner: Owner, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     elif name == "working tree":
         (owner.folder / "train.py").write_text(owner.text("train.py") + "# changed\n")
     elif name == "lock":
-        (owner.folder / "requirements.txt").write_text("pinned==1.0\n")
+        (owner.folder / "requirements.txt").write_text("pinned==2.0\n")
         owner.git("commit", "-q", "-am", "Another lock")
     elif name == "data":
         (owner.folder / "data" / "tokens.txt").write_text("1 2 3 4")
