@@ -2,13 +2,13 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from collections.abc import Iterator
 from importlib import metadata
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from tests.integration.conftest import Endpoint
 from tests.integration.planted.yard import Yard, make_all, plain
 from tests.integration.scripted_aws import ACCOUNT, REGION, Script, ScriptedAws
@@ -47,6 +48,20 @@ SHIPPED = (
 )
 
 
+def closure_of(requirements: list[str]) -> list[metadata.Distribution]:
+    """What an installer adds for requirements, without the extras that they do not name."""
+    found, left = dict[str, metadata.Distribution](), [Requirement(each) for each in requirements]
+    while left:
+        wanted = left.pop()
+        package = metadata.distribution(wanted.name)
+        for extra in ("", *wanted.extras):
+            if f"{wanted.name}[{extra}]" not in found:
+                found[f"{wanted.name}[{extra}]"] = package
+                needs = map(Requirement, package.requires or ())
+                left += [each for each in needs if not each.marker or each.marker.evaluate({"extra": extra})]
+    return [*found.values()]
+
+
 @pytest.fixture(scope="module")
 def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command in an environment that has only the core: this checkout as a wheel, and linked packages."""
@@ -62,11 +77,8 @@ def trainyard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = folder / "environment"
     venv.create(environment, symlinks=True)
     (packages,) = environment.glob("lib/python3*/site-packages")
-    for pin in re.findall(r"^([\w.-]+)==", (ROOT / "requirements-core.txt").read_text(), re.MULTILINE):
-        try:
-            found = metadata.distribution(pin)
-        except metadata.PackageNotFoundError:
-            continue  # of another platform
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for found in closure_of(wanted):
         tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
         for top in tops:
             if not (packages / top).exists():
@@ -152,6 +164,14 @@ def test_a_stored_run_is_read_without_torch(trainyard: Path, yard: Yard) -> None
     done = call(trainyard.parent / "several", json.dumps(lines))
     assert done.returncode == 0, done.stderr
     assert list(restored.rglob("*.distcp")) or list(restored.rglob("*.safetensors"))
+
+
+def test_a_program_is_trained_by_what_an_installer_adds(trainyard: Path) -> None:
+    save = "import os, pathlib; pathlib.Path(os.environ['TRAINYARD_OUTPUT'], 'a.json').write_text('{}')"
+    done = call(trainyard, "run", "--run-dir", "program", "--", sys.executable, "-c", save)
+    assert done.returncode == 1 and "not installed" not in done.stderr, done.stderr
+    outcome = json.loads((trainyard.parent / "program" / "run.json").read_text())["outcome"]
+    assert outcome["program_exit_code"] == 0
 
 
 def test_a_command_that_trains_names_the_missing_extra(trainyard: Path, yard: Yard) -> None:

@@ -1,4 +1,4 @@
-"""What the pods of a job run: the trainer, any program, a preset of a program, or a command after `--`.
+"""Choose the program of a job's pods: the trainer, any program, a preset, or a command after `--`.
 
 All but the last run `trainyard pod`, with the configuration in a file: it stores and proves the run, and
 starts the program directly, or by torchrun if there are several processes. The image needs the packages of

@@ -150,7 +150,7 @@ def imported_files(main: str, root: str) -> Iterator[tuple[str, str]]:
 def imported_packages(but: set[str]) -> dict[str, list[str]]:
     """Return the modules that were imported from packages, by the folder of these, but for some.
 
-    In a namespace (`google/protobuf`) the second word tells the package.
+    Of a namespace the first two words are given: `google/protobuf`.
     """
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
