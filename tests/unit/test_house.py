@@ -173,7 +173,7 @@ BUDGETS = {
     "proof": 2_790,
     REST: 4_480,
     "src": 82_160,
-    "tests": 76_650,
+    "tests": 76_670,
 }
 SLACK = 60  # a figure may lie so far above what is there, so that not every small change edits the table
 
